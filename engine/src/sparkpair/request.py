@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the HTTP side and the engine say to each other: requests, events, figures.
+
+HTTP knows nothing of tensors and the engine knows nothing of text: between them pass token ids. Everything here is
+plain data, so either side can be tested without the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Literal, Protocol
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one token is drawn from logits. `temperature` 0 or below is greedy; `top_k` 0 and `min_p` 0 are off.
+
+    `seed` None derives the seed from the prompt's ids, so that an identical request repeats its reply.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt to continue.
+
+    `prompt_ids` is not empty and `len(prompt_ids) + max_new_tokens` is at most the engine's window: the caller checks,
+    because only the caller can name the field that was too large. A token of `stop_ids` ends the reply and is the last
+    token event. `min_new_tokens` forbids stop ids before that many tokens.
+    """
+
+    prompt_ids: tuple[int, ...]
+    max_new_tokens: int
+    sampling: SamplingParams = dataclasses.field(default_factory=SamplingParams)
+    stop_ids: frozenset[int] = frozenset()
+    min_new_tokens: int = 0
+    background: bool = False
+    draft: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RankStep:
+    """The last step a rank reported as executed, with the same checksum as rank 0's."""
+
+    rank: int
+    step: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReplyStats:
+    """Figures of one finished reply. Times in seconds; `time_to_first_token_s` counts from submission."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    prefill_s: float
+    decode_s: float
+    time_to_first_token_s: float
+    ranks: tuple[RankStep, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokensEvent:
+    """New token ids of a reply, in order; at least one."""
+
+    token_ids: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FinishedEvent:
+    """The last event of a reply. `stop`: a stop id came; `length`: the budget is used up; `cancelled`: asked to end."""
+
+    reason: FinishReason
+    stats: ReplyStats
+
+
+Event = TokensEvent | FinishedEvent
+
+
+class EngineError(Exception):
+    """The engine cannot serve (a rank was lost, a step failed). The message names the rank and is fit for a client."""
+
+
+class Reply(Protocol):
+    """A submitted request: iterate its events once; `cancel` may be called at any time, from the event loop's thread."""
+
+    def events(self) -> AsyncIterator[Event]:
+        """Yield events until the FinishedEvent. Raises EngineError when the engine dies first."""
+
+    def cancel(self) -> None:
+        """Free the engine within a step; a request still waiting is dropped at once. Idempotent."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """Counters and gauges at one instant; reading them takes no lock the engine's steps take."""
+
+    error: str | None
+    requests_running: int
+    requests_waiting: int
+    requests_total: int
+    prompt_tokens_total: int
+    completion_tokens_total: int
+    cached_tokens_total: int
+    prefill_seconds_total: float
+    decode_seconds_total: float
+    decoding: int
+    filling: int
+    max_streams: int
+    step: int
+    iteration_s: float
+    ranks: tuple[RankStep, ...]
+
+
+class Engine(Protocol):
+    """What the HTTP side needs of an engine."""
+
+    @property
+    def context_length(self) -> int:
+        """Prompt-plus-reply window of one request, in tokens."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    def submit(self, request: GenerationRequest) -> Reply:
+        """Queue a request. Call from the event loop's thread. Raises EngineError when the engine has died."""
+
+    def health(self) -> EngineHealth:
+        """Figures of now."""
