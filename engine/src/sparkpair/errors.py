@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that a person can fix: the command line prints the message alone and ends with the exit code."""
+"""Errors whose text is meant for the person at the terminal: the command line prints them without a traceback."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """Something outside the program is wrong: an argument, a file, a port that is taken.
+    """Something the person can fix. The message says where, what was found and what to do."""
 
-    The message stands alone: it says what was looked for, where, what was found and what to do.
-    """
+    exit_code = 2
 
-    def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(message)
-        self.message = message
-        self.exit_code = exit_code
+
+class DoesNotFit(UserError):
+    """The requested window does not fit the memory that is there."""
+
+    exit_code = 3
+
+
+class PeerLost(UserError):
+    """A rank is gone, does not answer, or does not agree; this rank ends too."""
+
+    exit_code = 4
