@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor exchange between ranks: partial sums added in rank order, vocabulary shares joined.
+
+There is no all-reduce: its order of addition could differ between ranks or runs. Every rank gathers every part and
+adds them itself, rank 0 first, so that all ranks hold the same bits.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroupGloo, TCPStore
+
+from sparkpair.checkpoint.split import share
+
+
+class Group(Protocol):
+    """What the model needs of its peers."""
+
+    rank: int
+    world: int
+
+    def sum_partials(self, partial: Tensor) -> Tensor:
+        """Sum of every rank's `partial` (fp32, any shape), added in rank order."""
+
+    def join_columns(self, part: Tensor, width: int) -> Tensor:
+        """`part` [n, share] of every rank side by side in rank order, [n, width]."""
+
+    def gather_numbers(self, numbers: list[int]) -> list[list[int]]:
+        """Every rank's list of 64-bit numbers (all of one length), in rank order."""
+
+
+class SoloGroup:
+    """A world of one rank."""
+
+    rank = 0
+    world = 1
+
+    def sum_partials(self, partial: Tensor) -> Tensor:
+        """The partial itself."""
+        return partial
+
+    def join_columns(self, part: Tensor, width: int) -> Tensor:
+        """The part itself, which is all of it."""
+        return part
+
+    def gather_numbers(self, numbers: list[int]) -> list[list[int]]:
+        """One list: ours."""
+        return [numbers]
+
+
+class GlooGroup:
+    """Ranks on CPU over TCP.
+
+    `address` is this rank's own address on the link, given explicitly because gloo would otherwise resolve the host
+    name, which on many machines is an alias of loopback. Operations raise RuntimeError when a peer is gone or does not
+    answer within `timeout_s`.
+    """
+
+    def __init__(self, store: TCPStore, rank: int, world: int, address: str, timeout_s: float) -> None:
+        self.rank = rank
+        self.world = world
+        options = ProcessGroupGloo._Options()
+        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = datetime.timedelta(seconds=timeout_s)
+        self._group = ProcessGroupGloo(store, rank, world, options)
+
+    def _gather(self, tensor: Tensor) -> list[Tensor]:
+        parts = [torch.empty_like(tensor) for _ in range(self.world)]
+        self._group.allgather([parts], [tensor]).wait()
+        return parts
+
+    def sum_partials(self, partial: Tensor) -> Tensor:
+        """See Group."""
+        parts = self._gather(partial.contiguous())
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    def join_columns(self, part: Tensor, width: int) -> Tensor:
+        """See Group. Shares differ by at most one column, so the narrower ones travel padded."""
+        widest = share(width, self.world, 0).stop
+        padded = part.new_zeros(part.shape[0], widest)
+        padded[:, : part.shape[1]] = part
+        shares = [share(width, self.world, rank) for rank in range(self.world)]
+        parts = self._gather(padded)
+        return torch.cat(
+            [found[:, : cut.stop - cut.start] for found, cut in zip(parts, shares, strict=True)], dim=1
+        )
+
+    def gather_numbers(self, numbers: list[int]) -> list[list[int]]:
+        """See Group."""
+        return [part.tolist() for part in self._gather(torch.tensor(numbers, dtype=torch.int64))]

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations of the forward pass, one function each: the single place where the model meets a backend.
+
+The model calls these names and nothing below them. `reference` runs on any device and is the specification: a faster
+implementation has the same signature and must pass the same tests.
+"""
+
+from __future__ import annotations
+
+from sparkpair.kernels.reference import (
+    add_shared,
+    attend_latents,
+    hyper_collapse,
+    hyper_spread,
+    hyper_weights,
+    index_scores,
+    kda_chunked,
+    kda_gates,
+    kda_recurrent,
+    l2_normalise,
+    layer_norm,
+    linear,
+    pool_keys,
+    rms_norm,
+    rms_norm_gated,
+    route,
+    routed_experts,
+    select_tokens,
+    short_convolution,
+    swiglu,
+)
+
+__all__ = [
+    "add_shared",
+    "attend_latents",
+    "hyper_collapse",
+    "hyper_spread",
+    "hyper_weights",
+    "index_scores",
+    "kda_chunked",
+    "kda_gates",
+    "kda_recurrent",
+    "l2_normalise",
+    "layer_norm",
+    "linear",
+    "pool_keys",
+    "rms_norm",
+    "rms_norm_gated",
+    "route",
+    "routed_experts",
+    "select_tokens",
+    "short_convolution",
+    "swiglu",
+]

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reference kernels in plain PyTorch: any device, any dtype, written to be read beside the formulas they implement.
+
+One file per block of the model. Shapes use T rows (tokens), d hidden width, H heads, D head width. Names in parentheses
+refer to the parts of the architecture: hyper-connections, KDA (linear attention), DSA (latent attention with an
+indexer), mixture of experts.
+"""
+
+from __future__ import annotations
+
+from sparkpair.kernels.reference.dsa import attend_latents, index_scores, pool_keys, select_tokens
+from sparkpair.kernels.reference.experts import add_shared, route, routed_experts
+from sparkpair.kernels.reference.hyper import hyper_collapse, hyper_spread, hyper_weights
+from sparkpair.kernels.reference.kda import kda_chunked, kda_gates, kda_recurrent, short_convolution
+from sparkpair.kernels.reference.rows import l2_normalise, layer_norm, linear, rms_norm, rms_norm_gated, swiglu
+
+__all__ = [
+    "add_shared",
+    "attend_latents",
+    "hyper_collapse",
+    "hyper_spread",
+    "hyper_weights",
+    "index_scores",
+    "kda_chunked",
+    "kda_gates",
+    "kda_recurrent",
+    "l2_normalise",
+    "layer_norm",
+    "linear",
+    "pool_keys",
+    "rms_norm",
+    "rms_norm_gated",
+    "route",
+    "routed_experts",
+    "select_tokens",
+    "short_convolution",
+    "swiglu",
+]

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text model of one rank: embeddings, layers with hyper-connections, final norm, vocabulary share of the head.
+
+Each sublayer ends in a partial sum that the group adds in rank order, so every rank holds bit-equal streams.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparkpair import kernels
+from sparkpair.cache.state import SequenceState, Span
+from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.comm.group import Group
+from sparkpair.model.config import TextConfig
+from sparkpair.model.dsa import DsaAttention
+from sparkpair.model.hyper import HyperConnection
+from sparkpair.model.kda import KdaAttention
+from sparkpair.model.moe import DenseMlp, MoeMlp
+
+PREFIX = "model.language_model"
+
+
+class DecoderLayer:
+    """One layer: attention, then feed-forward, each inside its hyper-connection."""
+
+    def __init__(self, config: TextConfig, weights: RankWeights, index: int) -> None:
+        prefix = f"{PREFIX}.layers.{index}"
+        self.index = index
+        self.attention_hc = HyperConnection(config, weights, prefix, "attn", "input_layernorm")
+        self.mlp_hc = HyperConnection(config, weights, prefix, "ffn", "post_attention_layernorm")
+        attention = KdaAttention if config.attention[index] == "kda" else DsaAttention
+        self.attention = attention(config, weights, f"{prefix}.self_attn")
+        mlp = DenseMlp if config.feed_forward[index] == "dense" else MoeMlp
+        self.mlp = mlp(config, weights, f"{prefix}.mlp")
+
+    def forward(self, streams: Tensor, spans: list[Span], group: Group) -> Tensor:
+        """`streams` [T, S, d] -> the streams after this layer."""
+
+        def attend(x: Tensor) -> Tensor:
+            return group.sum_partials(self.attention.forward(x, spans, self.index)).to(x.dtype)
+
+        def feed(x: Tensor) -> Tensor:
+            return group.sum_partials(self.mlp.forward(x)).to(x.dtype)
+
+        return self.mlp_hc.apply(self.attention_hc.apply(streams, attend), feed)
+
+
+class Glm5NextRank:
+    """The backbone as one rank holds it. Not safe for use from two threads at once."""
+
+    def __init__(self, config: TextConfig, weights: RankWeights, group: Group) -> None:
+        self.config = config
+        self.group = group
+        self.dtype = weights.dtype
+        self.device = weights.device
+        self.embedding = weights.take(f"{PREFIX}.embed_tokens.weight")
+        self.layers = [DecoderLayer(config, weights, index) for index in range(config.num_layers)]
+        self.norm = weights.take(f"{PREFIX}.norm.weight")
+        self.head = weights.take("lm_head.weight")
+        self._kda_heads = next(
+            (layer.attention.heads for layer in self.layers if isinstance(layer.attention, KdaAttention)), 0
+        )
+
+    def new_state(self) -> SequenceState:
+        """The empty state of a new sequence."""
+        return SequenceState(self.config, kda_heads=self._kda_heads, dtype=self.dtype, device=self.device)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Tensor, spans: list[Span], logit_rows: list[int]) -> Tensor:
+        """Run `tokens` [T] (int64) of the sequences in `spans` and return logits [len(logit_rows), vocab] in fp32.
+
+        `logit_rows` are row numbers of this batch. Every rank returns the same logits. Positions advance at the end.
+        """
+        x = self.embedding[tokens]
+        streams = x.unsqueeze(1).expand(-1, self.config.hc_mult, -1)
+        for layer in self.layers:
+            streams = layer.forward(streams, spans, self.group)
+        for span in spans:
+            span.state.position += span.rows.stop - span.rows.start
+        if not logit_rows:
+            return x.new_empty(0, self.config.vocab_size, dtype=torch.float32)
+        kept = streams[torch.tensor(logit_rows, device=streams.device)]
+        hidden = kept.float().mean(1).to(kept.dtype)
+        hidden = kernels.rms_norm(hidden, self.norm, self.config.rms_norm_eps)
+        return self.group.join_columns(kernels.linear(hidden, self.head).float(), self.config.vocab_size)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One KDA layer's attention on one rank: heads are divided, the result is a partial sum."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparkpair import kernels
+from sparkpair.cache.state import KdaState, Span
+from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.model.config import TextConfig
+
+# Prompt rows are processed in chunks that end at absolute multiples of this, so that a prompt resumed on the grid has
+# the bits of a fresh one.
+GRID = 64
+
+
+class KdaAttention:
+    """Weights and forward pass of one layer's `self_attn`."""
+
+    def __init__(self, config: TextConfig, weights: RankWeights, prefix: str) -> None:
+        self.config = config
+        take = weights.take
+        self.qkv = torch.cat([take(f"{prefix}.{name}_proj.weight") for name in "qkv"])
+        self.conv = torch.cat([take(f"{prefix}.{name}_conv1d.weight").squeeze(1) for name in "qkv"])
+        self.f_a = take(f"{prefix}.f_a_proj.weight")
+        self.f_b = take(f"{prefix}.f_b_proj.weight")
+        self.g_a = take(f"{prefix}.g_a_proj.weight")
+        self.g_b = take(f"{prefix}.g_b_proj.weight")
+        self.b = take(f"{prefix}.b_proj.weight")
+        self.a_log = take(f"{prefix}.A_log").flatten()
+        self.heads = self.a_log.shape[0]
+        self.dt_bias = take(f"{prefix}.dt_bias").view(self.heads, -1)
+        self.o_norm = take(f"{prefix}.o_norm.weight")
+        self.o = take(f"{prefix}.o_proj.weight")
+
+    def forward(self, x: Tensor, spans: list[Span], layer: int) -> Tensor:
+        """`x` [T, d] normed rows -> this rank's partial sum [T, d] in fp32; advances each span's state."""
+        config = self.config
+        shape = (-1, self.heads, config.linear_head_dim)
+        projected = kernels.linear(x, self.qkv)
+        forget = kernels.linear(kernels.linear(x, self.f_a), self.f_b).view(shape)
+        decay = kernels.kda_gates(forget, self.a_log, self.dt_bias, config.gate_lower_bound)
+        beta = torch.sigmoid(kernels.linear(x, self.b)).float()
+        gate = kernels.linear(kernels.linear(x, self.g_a), self.g_b).view(shape)
+        mixed = x.new_empty(x.shape[0], self.heads, config.linear_head_dim)
+        for span in spans:
+            state = span.state.layers[layer]
+            assert isinstance(state, KdaState)
+            rows = span.rows
+            convolved, state.tail = kernels.short_convolution(projected[rows], self.conv, state.tail)
+            q, k, v = (part.view(shape) for part in convolved.chunk(3, dim=-1))
+            q = kernels.l2_normalise(q) * config.linear_head_dim**-0.5
+            k = kernels.l2_normalise(k)
+            mixed[rows] = self._recur(
+                (q, k, v.float(), decay[rows], beta[rows]), state, span.state.position, span.decode
+            ).to(x.dtype)
+        normed = kernels.rms_norm_gated(mixed, gate, self.o_norm, config.rms_norm_eps)
+        return kernels.linear(normed.flatten(1), self.o).float()
+
+    def _recur(
+        self, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], state: KdaState, position: int, decode: bool
+    ) -> Tensor:
+        if decode:
+            out, state.memory = kernels.kda_recurrent(*rows, state.memory)
+            return out
+        count = rows[0].shape[0]
+        to_grid = min(-position % GRID, count)
+        pieces = []
+        for part in (slice(0, to_grid), slice(to_grid, count)):
+            if part.start == part.stop:
+                continue
+            out, state.memory = kernels.kda_chunked(*(tensor[part] for tensor in rows), state.memory, GRID)
+            pieces.append(out)
+        return torch.cat(pieces)
