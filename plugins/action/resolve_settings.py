@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks every setting of every host at once and leaves the effective settings and the plan as facts.
+
+Runs on the controller and looks at variables only, so it works before any host can be reached, and in check
+mode. The documentation is in `plugins/modules/resolve_settings.py`; the logic is in the pure functions of
+`plugins/module_utils/_settings.py`, `_rules.py` and `_plan.py`. This file finds the values and where they
+were set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.sparkpair.serving.plugins.module_utils import _plan, _rules, _settings, _types
+from ansible_collections.sparkpair.serving.plugins.module_utils._mistakes import (
+    Given,
+    Mistake,
+    merge_hosts,
+    render,
+)
+
+try:  # Where a value was written down; private in ansible-core 2.19, absent before it.
+    from ansible._internal._datatag._tags import Origin
+except ImportError:
+    Origin = None
+
+META = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "roles", "settings", "meta")
+
+
+class ActionModule(ActionBase):
+    """The action `sparkpair.serving.resolve_settings`."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the facts for this host, or the failure with every mistake of every host."""
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _, arguments = self.validate_argument_spec({"whole_pair": {"type": "bool", "default": True}})
+        own = variables["inventory_hostname"]
+        declared = _settings.declarations(_read("argument_specs.yml"), _read("limits.yml"))
+
+        hosts, mistakes = _plan.world(variables["groups"])
+        if own not in hosts:
+            mistakes.append(Mistake(f"host {own}", "it is in neither the group head nor the group workers"))
+        if arguments["whole_pair"]:
+            mistakes += _plan.absent_from_run(hosts, variables["ansible_play_hosts_all"])
+        given = {host: self._given(host, variables) for host in hosts}
+        settings, wrong = _settings.resolve(declared, given)
+        mistakes += wrong
+        for host in hosts:
+            connection = str(variables["hostvars"][host].get("ansible_host", host))
+            settings[host]["fabric_address"] = _rules.fabric_address(
+                settings[host]["fabric_address"], connection
+            )
+            settings[host]["served_name"] = _plan.served_name(settings[host])
+        if hosts:
+            mistakes += _new(_rules.check(hosts, settings, given), mistakes)
+        if mistakes:
+            return {"failed": True, **_failure(mistakes, own, variables["ansible_play_hosts_all"][0])}
+        facts = {"__sparkpair_settings": settings[own], "__sparkpair_plan": _plan.build(hosts, settings)}
+        return {"changed": False, "ansible_facts": facts}
+
+    def _given(self, host: str, variables: Mapping[str, Any]) -> dict[str, Given]:
+        """Return what was set for `host`, by full name: its own variables, then those of the play and the
+        task.
+        """
+        raw = variables["hostvars"].raw_get(host)
+        own_raw = variables["hostvars"].raw_get(variables["inventory_hostname"])
+        result = {
+            name: self._one(name, value, host, variables["hostvars"][host])
+            for name, value in raw.items()
+            if name.startswith(_settings.PREFIX)
+        }
+        for name, value in variables.items():
+            # Variables of a play, a block or a task belong to no host and are not among the host variables.
+            if name.startswith(_settings.PREFIX) and (name not in own_raw or own_raw[name] is not value):
+                result[name] = self._one(name, value, host, None)
+        return result
+
+    def _one(self, name: str, raw: Any, host: str, host_variables: Mapping[str, Any] | None) -> Given:
+        """Return one value, rendered for `host`, with where it was set."""
+        origin = _origin(name, raw) or f"in the extra vars or in the inventory of host {host}"
+        try:
+            value = self._templar.template(raw) if host_variables is None else host_variables[name]
+            return Given(_types.plain(value), origin)
+        except AnsibleError as error:
+            return Given(None, origin, str(error))
+
+
+def _failure(mistakes: list[Mistake], host: str, first: str) -> dict[str, Any]:
+    """Return the whole story for the first host of the run, and for the others where to read it."""
+    if host != first:
+        return {"msg": f"The settings or the inventory must be put right; host {first} lists what."}
+    data = [
+        {"subject": each.subject, "problem": each.problem, "origin": each.origin, "hosts": hosts}
+        for each, hosts in merge_hosts(mistakes)
+    ]
+    return {"msg": render(mistakes), "mistakes": data}
+
+
+def _read(name: str) -> Any:
+    with open(os.path.join(META, name), encoding="utf-8") as file:
+        return yaml.safe_load(file)
+
+
+def _new(found: list[Mistake], known: list[Mistake]) -> list[Mistake]:
+    """Return what was found about other subjects than the known mistakes, whose values stand in for wrong
+    ones.
+    """
+    subjects = {mistake.subject for mistake in known}
+    return [mistake for mistake in found if mistake.subject not in subjects]
+
+
+def _origin(name: str, value: Any) -> str:
+    """Return where a variable was set in words, empty when ansible-core does not say."""
+    if Origin is None:
+        return ""
+    # The name carries an origin even where the value cannot (true and null are what they are).
+    tag = Origin.get_tag(value) or Origin.get_tag(name)
+    if tag is None:
+        return ""
+    if tag.path:
+        path = os.path.relpath(tag.path) if tag.path.startswith(os.getcwd() + os.sep) else tag.path
+        return f"at {path}:{tag.line_num}" if tag.line_num else f"at {path}"
+    return "on the command line (-e)" if tag.description == "<CLI option '-e'>" else f"at {tag.description}"

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine `sparkpair` as the deployment sees it: its command line, environment and readiness.
+
+An engine adapter is a module `_engine_<name>` with these names; another engine is a second module with the
+same ones.
+
+- `OWNED_ARGUMENTS`: arguments that the plan writes, each with the setting to use instead (empty: the plan
+  alone decides).
+- `serve_argv(...)`, `check_argv(argv)`: how a rank is started, and how its arguments are checked without
+  starting it.
+- `environment(settings)`: the rank's environment variables.
+- `version_argv(command)`, `miniature_argv(command, path, seed)`: the questions asked before a start.
+- `ready_path`, `health_path`: where the API says that it is ready, and how it is.
+
+Pure and private to the collection, may change at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ready_path = "/v1/models"
+health_path = "/health"
+
+OWNED_ARGUMENTS = {
+    "--tp": "sparkpair_tp",
+    "--rank": "",
+    "--master": "sparkpair_fabric_address",
+    "--master-port": "sparkpair_master_port",
+    "--name": "sparkpair_served_name",
+    "--host": "sparkpair_host",
+    "--port": "sparkpair_port",
+    "--context": "sparkpair_context",
+    "--parallel": "sparkpair_parallel",
+    "--max-tokens": "sparkpair_max_tokens",
+    "--thinking": "sparkpair_thinking",
+    "--no-thinking": "sparkpair_thinking",
+    "--threads": "sparkpair_threads",
+    "--memory-reserve-gib": "sparkpair_memory_reserve_gib",
+    "--join-timeout": "sparkpair_join_timeout",
+    "--peer-timeout": "sparkpair_peer_timeout",
+    "--check-args": "",
+}
+
+
+def version_argv(command: Sequence[str]) -> list[str]:
+    """Return the command that prints the engine's version and the digest of its code as JSON."""
+    return [*command, "version", "--json"]
+
+
+def miniature_argv(command: Sequence[str], path: str, seed: int) -> list[str]:
+    """Return the command that writes the miniature checkpoint into the directory `path`."""
+    return [*command, "miniature", path, "--seed", str(seed)]
+
+
+def serve_argv(
+    settings: Mapping[str, Any],
+    *,
+    model: str,
+    world_size: int,
+    rank: int,
+    rendezvous: str,
+    ports: Mapping[str, int],
+    served_name: str,
+    threads: int,
+) -> list[str]:
+    """Return the command of one rank.
+
+    `settings` are the host's effective settings; `model` is the checkpoint directory on that host,
+    `rendezvous` the head's address on the link, `ports` has `port` and `master_port`. Only rank 0 has an
+    HTTP listener.
+    """
+    argv = [*settings["engine_command"], "serve", model]
+    argv += ["--tp", str(world_size), "--rank", str(rank)]
+    argv += ["--master", rendezvous, "--master-port", str(ports["master_port"])]
+    if rank == 0:
+        argv += ["--name", served_name, "--host", settings["host"], "--port", str(ports["port"])]
+    argv += ["--context", str(settings["context"]), "--parallel", str(settings["parallel"])]
+    argv += ["--max-tokens", str(settings["max_tokens"])]
+    argv += ["--thinking" if settings["thinking"] else "--no-thinking"]
+    argv += ["--threads", str(threads), "--memory-reserve-gib", f"{settings['memory_reserve_gib']:g}"]
+    argv += ["--join-timeout", str(settings["join_timeout"]), "--peer-timeout", str(settings["peer_timeout"])]
+    return argv + list(settings["extra_args"])
+
+
+def check_argv(argv: Sequence[str]) -> list[str]:
+    """Return the command that has the engine's own parser check a rank's arguments, and starts nothing."""
+    return [*argv, "--check-args"]
+
+
+def environment(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables of a rank beyond what its supervisor inherits."""
+    return {"PYTHONUNBUFFERED": "1", **settings["extra_env"]}

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules between settings: combinations that could never serve, refused before a host is touched.
+
+Pure. Private to the collection, may change at any time.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.sparkpair.serving.plugins.module_utils._engine_sparkpair import OWNED_ARGUMENTS
+from ansible_collections.sparkpair.serving.plugins.module_utils._mistakes import Given, Mistake
+from ansible_collections.sparkpair.serving.plugins.module_utils._plan import is_loopback
+from ansible_collections.sparkpair.serving.plugins.module_utils._settings import PREFIX
+
+# Fewer tokens hold no chat turn: the template, a short question and a short answer.
+SMALLEST_WINDOW = 256
+
+GivenByHost = Mapping[str, Mapping[str, Given]]
+
+
+def check(
+    hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost
+) -> list[Mistake]:
+    """Return every broken rule. `hosts` is in rank order; `settings` are effective; `given` tells where a
+    value came from.
+    """
+    common = settings[hosts[0]]
+    return (
+        _world_size(hosts, common, given)
+        + _ports(hosts, common, given)
+        + _window(hosts, common, given)
+        + _extra_arguments(hosts, common, given)
+        + _addresses(hosts, settings, given)
+        + _state_directories(hosts, settings, given)
+    )
+
+
+def fabric_address(setting: str, connection_address: str) -> str:
+    """Return the address of a host on the link: what was set, else its connection address when that is an
+    IPv4 address.
+    """
+    if setting:
+        return setting
+    try:
+        return str(ipaddress.IPv4Address(connection_address))
+    except ValueError:
+        return ""
+
+
+def _mistake(hosts: Sequence[str], given: GivenByHost, short: str, problem: str, host: str = "") -> Mistake:
+    """Return a mistake of the setting `short`, with the place where it was set for `host` or else for any
+    host.
+    """
+    name = PREFIX + short
+    candidates = [host] if host else list(hosts)
+    origin = next((given[each][name].origin for each in candidates if name in given[each]), "")
+    return Mistake(name, problem, origin, host)
+
+
+def _world_size(hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost) -> list[Mistake]:
+    wanted = common["tp"]
+    if wanted and wanted != len(hosts):
+        missing = " (a worker is missing)" if wanted > len(hosts) else ""
+        found = f"the inventory has {len(hosts)}: {', '.join(hosts)}{missing}"
+        return [_mistake(hosts, given, "tp", f"{wanted} ranks are expected, and {found}")]
+    if not wanted and len(hosts) == 1:
+        remedy = "add the worker, or set sparkpair_tp to 1 if you mean it"
+        problem = f"it has no host, so {hosts[0]} would serve alone; {remedy}"
+        return [Mistake("inventory group workers", problem)]
+    return []
+
+
+def _ports(hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost) -> list[Mistake]:
+    if common["port"] and common["port"] == common["master_port"]:
+        problem = f"{common['port']} is sparkpair_port too; the API and the rendezvous need one each"
+        return [_mistake(hosts, given, "master_port", problem)]
+    return []
+
+
+def _window(hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost) -> list[Mistake]:
+    if 0 < common["context"] < SMALLEST_WINDOW:
+        found = f"{common['context']} tokens hold no chat turn"
+        problem = f"{found}; allowed is 0 (the largest that fits) or {SMALLEST_WINDOW} and more"
+        return [_mistake(hosts, given, "context", problem)]
+    return []
+
+
+def _extra_arguments(hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost) -> list[Mistake]:
+    mistakes = []
+    for argument in common["extra_args"]:
+        flag = argument.split("=", 1)[0]
+        if flag in OWNED_ARGUMENTS:
+            setting = OWNED_ARGUMENTS[flag]
+            instead = f"use {setting} instead" if setting else "the plan decides it for each rank"
+            mistakes.append(_mistake(hosts, given, "extra_args", f"{flag} cannot be given here; {instead}"))
+    return mistakes
+
+
+def _addresses(
+    hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost
+) -> list[Mistake]:
+    mistakes = []
+    addresses = {host: settings[host]["fabric_address"] for host in hosts}
+    loopback = [host for host in hosts if is_loopback(addresses[host])]
+    for host in hosts:
+        if not addresses[host]:
+            remedy = "set the address by which the other ranks reach it"
+            problem = f"it is not set, and ansible_host is no IPv4 address; {remedy}"
+            mistakes.append(_mistake(hosts, given, "fabric_address", problem, host))
+        elif addresses[host] == "0.0.0.0":
+            mistakes.append(
+                _mistake(hosts, given, "fabric_address", "0.0.0.0 is no address that others reach", host)
+            )
+    if loopback and len(loopback) < len(hosts):
+        problem = "it is a loopback address, which the ranks on other machines cannot reach"
+        mistakes += [_mistake(hosts, given, "fabric_address", problem, host) for host in loopback]
+    for index, host in enumerate(hosts):
+        twin = next((other for other in hosts[:index] if addresses[other] == addresses[host]), None)
+        if twin and addresses[host] and host not in loopback:
+            remedy = "two ranks need two machines, or loopback addresses"
+            problem = f"{addresses[host]} is the address of {twin} too; {remedy}"
+            mistakes.append(_mistake(hosts, given, "fabric_address", problem, host))
+    return mistakes
+
+
+def _state_directories(
+    hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost
+) -> list[Mistake]:
+    mistakes = []
+    shared = [host for host in hosts if is_loopback(settings[host]["fabric_address"])]
+    for index, host in enumerate(shared):
+        path = settings[host]["state_dir"]
+        twin = next((other for other in shared[:index] if settings[other]["state_dir"] == path), None)
+        if twin:
+            problem = f"{path} is the state directory of {twin} too, on the same machine; give each its own"
+            mistakes.append(_mistake(hosts, given, "state_dir", problem, host))
+    return mistakes

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action `resolve_settings`, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: resolve_settings
+short_description: Check all settings of all hosts and derive the plan of the pair
+version_added: 0.1.0
+description:
+  - Reads every C(sparkpair_*) variable of every host in the group C(sparks), by the declarations of the role
+    P(sparkpair.serving.settings#role).
+  - Refuses unknown names (naming the nearest known one), wrong types, values outside their range, combinations
+    that cannot serve, and groups that make no world. All mistakes come in one message, each with its place.
+  - Sets the facts C(__sparkpair_settings) (this host's effective settings, names without prefix) and
+    C(__sparkpair_plan) (the same on every host), which the roles of this collection read.
+options:
+  whole_pair:
+    description:
+      - Whether a run that leaves out hosts of the pair is refused.
+    type: bool
+    default: true
+attributes:
+  check_mode:
+    support: full
+    description: Looks at variables only and changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+  idempotent:
+    support: full
+    description: The same variables give the same result.
+author:
+  - The Sparkpair developers (@sparkpair)
+seealso:
+  - module: sparkpair.serving.pair_probe
+"""
+
+EXAMPLES = r"""
+- name: Check the settings before anything else
+  sparkpair.serving.resolve_settings:
+
+- name: Check them in a run that may look at one host only
+  sparkpair.serving.resolve_settings:
+    whole_pair: false
+"""
+
+RETURN = r"""
+mistakes:
+  description: What has to be put right. The message says the same in words.
+  returned: failure, for the first host of the run
+  type: list
+  elements: dict
+  contains:
+    subject:
+      description: The setting, group or host.
+      type: str
+      sample: sparkpair_port
+    problem:
+      description: What was found and what is allowed.
+      type: str
+      sample: '"four" is not a whole number; allowed is a whole number from 0 to 65535'
+    origin:
+      description: Where it was set, empty when that is nowhere in particular.
+      type: str
+      sample: on the command line (-e)
+    hosts:
+      description: The hosts it concerns, none when it concerns the pair as such.
+      type: list
+      elements: str
+      sample: [spark-head]
+"""
