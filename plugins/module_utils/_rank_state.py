@@ -137,7 +137,7 @@ def explain(exc: OSError, doing: str, path: str) -> RankError:
 
 
 def _load_status(directory: str) -> dict[str, Any] | None:
-    """Return status.json, or None when there is none. Raises RankError when it cannot be read or understood."""
+    """Return status.json, or None when there is none. Raises RankError when it is unreadable or damaged."""
     path = path_of(directory, "status.json")
     try:
         with open(path, encoding="utf-8") as file:

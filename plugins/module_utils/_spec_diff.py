@@ -28,7 +28,7 @@ def secret_values(spec: Any, declared: Collection[str]) -> set[str]:
 
 
 def last_spec(directory: str) -> dict[str, Any] | None:
-    """Return the document that the rank in `directory` was last started with, or None without a readable one."""
+    """Return the document that the rank in `directory` was last started with, or None if unreadable."""
     try:
         with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
             doc = json.load(file)

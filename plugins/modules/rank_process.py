@@ -17,7 +17,8 @@ description:
   - A rank that runs with the same document (O(spec)) is left alone. Another document stops it gracefully,
     saves its log and starts it anew. A rank that has ended is started again, its log saved first.
   - A process is signalled only when its id, its start time and the boot it belongs to are those that were
-    written down when it was started. A reused process id, a copied state directory and a reboot are recognised.
+    written down when it was started. Reused process ids, copied state directories and
+    reboots are recognised.
 author:
   - The sparkpair maintainers (@sparkpair)
 options:
@@ -83,8 +84,8 @@ options:
     default: 20
 attributes:
   check_mode:
-    description: Says what would change and changes nothing. Programs that are missing are then only warned
-    of. support: full
+    description: Says what would change and changes nothing. A missing program is then only warned of.
+    support: full
   diff_mode:
     description: Shows the document and the state before and after, without secret values.
     support: full
