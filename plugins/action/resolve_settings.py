@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks every setting of every host at once and leaves the effective settings and the plan as facts.
+"""Checks every setting of every host at once and returns the effective settings and the plan.
 
 Runs on the controller and looks at variables only, so it works before any host can be reached, and in check
 mode. The documentation is in `plugins/modules/resolve_settings.py`; the logic is in the pure functions of
@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
     _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the facts for this host, or the failure with every mistake of every host."""
+        """Return this host's settings and the plan, or the failure with every mistake of every host."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
         _, arguments = self.validate_argument_spec({"whole_pair": {"type": "bool", "default": True}})
@@ -54,18 +54,17 @@ class ActionModule(ActionBase):
         given = {host: self._given(host, variables) for host in hosts}
         settings, wrong = _settings.resolve(declared, given)
         mistakes += wrong
+        connections = {host: str(variables["hostvars"][host].get("ansible_host", host)) for host in hosts}
         for host in hosts:
-            connection = str(variables["hostvars"][host].get("ansible_host", host))
-            settings[host]["fabric_address"] = _rules.fabric_address(
-                settings[host]["fabric_address"], connection
-            )
+            fabric = _rules.fabric_address(settings[host]["fabric_address"], connections[host])
+            settings[host]["fabric_address"] = fabric
             settings[host]["served_name"] = _plan.served_name(settings[host])
         if hosts:
             mistakes += _new(_rules.check(hosts, settings, given), mistakes)
         if mistakes:
             return {"failed": True, **_failure(mistakes, own, variables["ansible_play_hosts_all"][0])}
-        facts = {"__sparkpair_settings": settings[own], "__sparkpair_plan": _plan.build(hosts, settings)}
-        return {"changed": False, "ansible_facts": facts}
+        plan = _plan.build(hosts, settings, connections)
+        return {"changed": False, "settings": settings[own], "plan": plan}
 
     def _given(self, host: str, variables: Mapping[str, Any]) -> dict[str, Given]:
         """Return what was set for `host`, by full name: its own variables, then those of the play and the

@@ -11,6 +11,7 @@ same ones.
 - `environment(settings)`: the rank's environment variables.
 - `version_argv(command)`, `miniature_argv(command, path, seed)`: the questions asked before a start.
 - `ready_path`, `health_path`: where the API says that it is ready, and how it is.
+- `base_url(host, port)`: the API's address as its own host reaches it.
 
 Pure and private to the collection, may change at any time.
 """
@@ -42,6 +43,13 @@ OWNED_ARGUMENTS = {
     "--peer-timeout": "sparkpair_peer_timeout",
     "--check-args": "",
 }
+
+
+def base_url(host: str, port: int) -> str:
+    """Return the URL by which the head reaches its own API; a wildcard bind address is reached on
+    loopback.
+    """
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
 
 
 def version_argv(command: Sequence[str]) -> list[str]:

@@ -80,12 +80,14 @@ def served_name(settings: Mapping[str, Any]) -> str:
     return os.path.basename(str(settings["model"]).rstrip("/")) or MINIATURE_NAME
 
 
-def build(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def build(
+    hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], connections: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the plan that all hosts share.
 
-    `hosts` is in rank order, `settings` holds effective settings by host. The plan has `engine`, `runtime`,
-    `world_size`, `one_machine` (all ranks on loopback addresses) and `ranks`, each with `rank`, `host`,
-    `name` and `address`.
+    `hosts` is in rank order; `settings` and `connections` hold by host the effective settings and the address
+    that Ansible uses. The plan has `engine`, `runtime`, `world_size`, `one_machine` (all ranks on loopback
+    addresses) and `ranks`, each with `rank`, `host`, `name`, `address` (on the link) and `connection`.
     """
     first = settings[hosts[0]]
     return {
@@ -99,6 +101,7 @@ def build(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> di
                 "host": host,
                 "name": f"rank{rank}",
                 "address": settings[host]["fabric_address"],
+                "connection": connections[host],
             }
             for rank, host in enumerate(hosts)
         ],

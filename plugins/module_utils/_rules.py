@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.sparkpair.serving.plugins.module_utils._engine_sparkpair import OWNED_ARGUMENTS
+from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._mistakes import Given, Mistake
 from ansible_collections.sparkpair.serving.plugins.module_utils._plan import is_loopback
 from ansible_collections.sparkpair.serving.plugins.module_utils._settings import PREFIX
@@ -90,10 +90,11 @@ def _window(hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost)
 
 def _extra_arguments(hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost) -> list[Mistake]:
     mistakes = []
+    owned = ADAPTERS[common["engine"]].OWNED_ARGUMENTS
     for argument in common["extra_args"]:
         flag = argument.split("=", 1)[0]
-        if flag in OWNED_ARGUMENTS:
-            setting = OWNED_ARGUMENTS[flag]
+        if flag in owned:
+            setting = owned[flag]
             instead = f"use {setting} instead" if setting else "the plan decides it for each rank"
             mistakes.append(_mistake(hosts, given, "extra_args", f"{flag} cannot be given here; {instead}"))
     return mistakes

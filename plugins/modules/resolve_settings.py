@@ -10,10 +10,10 @@ version_added: 0.1.0
 description:
   - Reads every C(sparkpair_*) variable of every host in the group C(sparks), by the declarations of the role
     P(sparkpair.serving.settings#role).
-  - Refuses unknown names (naming the nearest known one), wrong types, values outside their range, combinations
-    that cannot serve, and groups that make no world. All mistakes come in one message, each with its place.
-  - Sets the facts C(__sparkpair_settings) (this host's effective settings, names without prefix) and
-    C(__sparkpair_plan) (the same on every host), which the roles of this collection read.
+  - Refuses unknown names (naming the nearest known one), wrong types, values outside their range,
+    combinations that cannot serve, and groups that make no world. All mistakes come in one message, each
+    with its place.
+  - The role registers the result as C(__settings_resolved), which the other roles of this collection read.
 options:
   whole_pair:
     description:
@@ -31,7 +31,7 @@ attributes:
     support: full
     description: The same variables give the same result.
 author:
-  - The Sparkpair developers (@sparkpair)
+  - The sparkpair maintainers (@sparkpair)
 seealso:
   - module: sparkpair.serving.pair_probe
 """
@@ -46,6 +46,18 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+settings:
+  description: This host's effective settings, by name without the prefix.
+  returned: success
+  type: dict
+  sample: {port: 8888, host: 0.0.0.0}
+plan:
+  description:
+    - The plan of the pair, the same on every host. C(ranks) lists rank, host, name, address on the link and
+      the address that Ansible uses.
+  returned: success
+  type: dict
+  sample: {engine: sparkpair, runtime: process, world_size: 2, one_machine: false, ranks: []}
 mistakes:
   description: What has to be put right. The message says the same in words.
   returned: failure, for the first host of the run

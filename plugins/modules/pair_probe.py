@@ -1,0 +1,254 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Everything the roles decide on, of one host, in one round trip."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: pair_probe
+short_description: Report everything about a host that decides what the pair needs
+version_added: 0.1.0
+description:
+  - Looks at one host and returns what the other roles decide on, so that a converged pair costs one task a
+    host. It judges nothing and changes nothing.
+  - Reports the state directory and its disk, memory, processors, the ranks kept there with their processes,
+    who listens on which port, the engine's version and code, the checkpoint, the host's own name, and the
+    endpoint where this host has one.
+options:
+  state_dir:
+    description: The directory that holds what the pair keeps on this host.
+    type: path
+    required: true
+  engine:
+    description: The serving engine.
+    type: str
+    choices: [sparkpair]
+    default: sparkpair
+  engine_command:
+    description: The engine's program as a list of words.
+    type: list
+    elements: str
+    required: true
+  environment:
+    description: Environment variables that a rank gets beside its account's own.
+    type: dict
+    default: {}
+  model:
+    description: The checkpoint directory; empty for the miniature in the state directory.
+    type: path
+    default: ""
+  miniature_seed:
+    description: The seed of the miniature.
+    type: int
+    default: 0
+  address:
+    description: The address by which the other ranks reach this host.
+    type: str
+    required: true
+  api_host:
+    description:
+      - The address on which the API of this host listens. Empty on a host without an API.
+    type: str
+    default: ""
+  api_port:
+    description: The port of the API, V(0) for the one that an earlier run chose.
+    type: int
+    default: 0
+attributes:
+  check_mode:
+    support: full
+    description: Looks and changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+  idempotent:
+    support: full
+    description: Looks and changes nothing.
+requirements:
+  - Linux
+author:
+  - The sparkpair maintainers (@sparkpair)
+seealso:
+  - module: sparkpair.serving.report_findings
+  - module: sparkpair.serving.rank_process_info
+"""
+
+EXAMPLES = r"""
+- name: Look at this host
+  sparkpair.serving.pair_probe:
+    state_dir: ~/.local/state/sparkpair/spark-head
+    engine_command: [sparkpair]
+    address: 192.0.2.1
+    api_host: 0.0.0.0
+    api_port: 8888
+  register: __probe
+"""
+
+RETURN = r"""
+probe:
+  description: What was found.
+  returned: success
+  type: dict
+  contains:
+    hostname:
+      description: The host's own name.
+      type: str
+      sample: spark-1
+    own_addresses:
+      description: What the hosts file gives the host's own name.
+      type: list
+      elements: str
+      sample: [127.0.1.1]
+    python:
+      description: The version of the Python that runs the modules.
+      type: str
+      sample: 3.12.3
+    user:
+      description: The account the modules and ranks run as.
+      type: str
+      sample: spark
+    cpus:
+      description: Processors that this account may use.
+      type: int
+      sample: 20
+    memory:
+      description: C(total_bytes) and C(available_bytes).
+      type: dict
+    state_dir:
+      description: The state directory, absolute.
+      type: str
+      sample: /home/spark/.local/state/sparkpair/spark-head
+    directory:
+      description: Whether it exists and can be written to or created, where, and the free space there.
+      type: dict
+    address_is_local:
+      description: Whether O(address) belongs to this host.
+      type: bool
+    engine:
+      description: C(version) and C(code_digest), or C(error).
+      type: dict
+    checkpoint:
+      description: C(path), C(state) (absent, damaged or complete), C(problems) and C(digest).
+      type: dict
+    ranks:
+      description: The ranks of the state directory, running or not, each with its state and memory.
+      type: list
+      elements: dict
+    listening:
+      description: Listening TCP sockets, each with C(address), C(port), C(pid), C(command), C(rank).
+      type: list
+      elements: dict
+    remembered_ports:
+      description: The ports that an earlier run chose.
+      type: dict
+    endpoint:
+      description: C(url), C(ready), C(health) and C(error). Empty while no rank with an API runs here.
+      type: dict
+"""
+
+import os
+import pwd
+import socket
+import sys
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.sparkpair.serving.plugins.module_utils import _checkpoint, _host, _sockets
+from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
+from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import group_rss_bytes
+from ansible_collections.sparkpair.serving.plugins.module_utils._rank_process import base_environment
+from ansible_collections.sparkpair.serving.plugins.module_utils._rank_state import RankError, observe
+
+ARGUMENTS = {
+    "state_dir": {"type": "path", "required": True},
+    "engine": {"type": "str", "choices": sorted(ADAPTERS), "default": "sparkpair"},
+    "engine_command": {"type": "list", "elements": "str", "required": True},
+    "environment": {"type": "dict", "default": {}},
+    "model": {"type": "path", "default": ""},
+    "miniature_seed": {"type": "int", "default": 0},
+    "address": {"type": "str", "required": True},
+    "api_host": {"type": "str", "default": ""},
+    "api_port": {"type": "int", "default": 0},
+}
+
+
+def ranks_in(state_dir: str) -> list[dict[str, Any]]:
+    """Return the ranks of a state directory in order of their number.
+
+    Each has `rank`, `directory`, `state` (running, ended or unclear), `spec_hash`, `pid`, `started_at`,
+    `uptime_s`, `rss_bytes`, `exit_code`, `log` and `words`, a phrase for people.
+    """
+    parent = os.path.join(state_dir, "ranks")
+    result = []
+    for name in sorted(os.listdir(parent)) if os.path.isdir(parent) else []:
+        number = name[len("rank") :]
+        if not name.startswith("rank") or not number.isdigit():
+            continue
+        place = os.path.join(parent, name)
+        entry: dict[str, Any] = {"rank": int(number), "directory": place}
+        try:
+            seen = observe(place)
+        except RankError as error:
+            result.append({**entry, "state": "unclear", "words": str(error), "pid": None, "spec_hash": ""})
+            continue
+        if not seen.exists:
+            continue
+        running = seen.running and seen.rank is not None
+        entry.update(
+            state="running" if running else "ended",
+            words=seen.in_words(),
+            spec_hash=seen.spec_hash,
+            pid=seen.rank.pid if running else None,
+            started_at=seen.started_at,
+            uptime_s=round(seen.rank.uptime_s()) if running else None,
+            rss_bytes=group_rss_bytes(seen.rank.pid) if running else None,
+            exit_code=seen.exit_code,
+            log=seen.log,
+        )
+        result.append(entry)
+    return sorted(result, key=lambda entry: entry["rank"])
+
+
+def probe(options: dict[str, Any]) -> dict[str, Any]:
+    """Return everything found on this host; see RETURN."""
+    engine = ADAPTERS[options["engine"]]
+    state_dir = os.path.abspath(options["state_dir"])
+    environment = {**base_environment(), **options["environment"]}
+    ranks = ranks_in(state_dir)
+    remembered = _host.remembered_ports(os.path.join(state_dir, "ports.json"))
+    port = options["api_port"] or remembered.get("port")
+    endpoint = {}
+    if options["api_host"] and port and any(entry["rank"] == 0 and entry["pid"] for entry in ranks):
+        url = engine.base_url(options["api_host"], port)
+        endpoint = _host.endpoint(url, engine.ready_path, engine.health_path)
+    seed = options["miniature_seed"]
+    name = socket.gethostname()
+    return {
+        "hostname": name,
+        "own_addresses": _host.hosts_file_addresses(name),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "user": pwd.getpwuid(os.geteuid()).pw_name,
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory": _host.memory(),
+        "state_dir": state_dir,
+        "directory": _host.directory(state_dir),
+        "address_is_local": _sockets.is_local(options["address"]),
+        "engine": _host.engine(engine.version_argv(options["engine_command"]), environment),
+        "checkpoint": _checkpoint.given(options["model"])
+        if options["model"]
+        else _checkpoint.miniature(_checkpoint.miniature_path(state_dir, seed), seed),
+        "ranks": ranks,
+        "listening": _sockets.listening({entry["rank"]: entry["pid"] for entry in ranks if entry["pid"]}),
+        "remembered_ports": remembered,
+        "endpoint": endpoint,
+    }
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    module.exit_json(changed=False, probe=probe(module.params))
+
+
+if __name__ == "__main__":
+    main()
