@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client's message list, checked and brought into the one form that templates are given.
+
+Out come new dictionaries: `role`, `content` as text, and where they apply `reasoning_content`, `tool_calls`
+(arguments as objects) and `tool_call_id`. The caller's data is never changed.
+
+History is taken as it comes. A past call whose arguments are not a JSON object is left out together with
+its result, because a client that replays its history could otherwise never go on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkpair.chat.reasoning import THINK_CLOSE, THINK_OPEN
+
+logger = logging.getLogger(__name__)
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MEDIA_PARTS = frozenset(
+    {"image_url", "video_url", "input_image", "image", "video", "input_audio", "audio_url", "file"}
+)
+
+
+class BadMessages(ValueError):
+    """The message list is malformed or asks for what the engine does not have; the text names the place."""
+
+
+def normalise_messages(messages: Any) -> list[dict[str, Any]]:
+    """Check a request's `messages` and return them for the template. Raises BadMessages."""
+    if not isinstance(messages, list) or not messages:
+        raise BadMessages("expected a list with at least one message")
+    checked = [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+    return _without_broken_calls(_merge_leading_system(checked))
+
+
+def text_length(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Characters of all contents: a cheap measure of how long rendering will take."""
+    return sum(len(message["content"]) + len(message.get("reasoning_content", "")) for message in messages)
+
+
+def _message(where: str, message: Any) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise BadMessages(f"{where}: expected an object")
+    role = message.get("role")
+    if role not in ROLES:
+        raise BadMessages(f"{where}.role: expected one of {', '.join(ROLES)}")
+    checked: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    checked["content"] = _content(f"{where}.content", message.get("content"))
+    if role == "assistant":
+        _assistant(where, message, checked)
+    if role == "tool" and message.get("tool_call_id") is not None:
+        if not isinstance(message["tool_call_id"], str):
+            raise BadMessages(f"{where}.tool_call_id: expected a string")
+        checked["tool_call_id"] = message["tool_call_id"]
+    return checked
+
+
+def _content(where: str, content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadMessages(f"{where}: expected a string, null or a list of parts")
+    return "".join(_part(f"{where}[{index}]", part) for index, part in enumerate(content))
+
+
+def _part(where: str, part: Any) -> str:
+    if not isinstance(part, dict):
+        raise BadMessages(f"{where}: expected an object")
+    kind = part.get("type")
+    if isinstance(kind, str) and kind in MEDIA_PARTS:
+        raise BadMessages(f"{where}: parts of type {kind} are not supported by this engine")
+    if kind != "text":
+        raise BadMessages(f"{where}.type: expected text")
+    if not isinstance(part.get("text"), str):
+        raise BadMessages(f"{where}.text: expected a string")
+    text: str = part["text"]
+    return text
+
+
+def _assistant(where: str, message: Mapping[str, Any], checked: dict[str, Any]) -> None:
+    """Add the reasoning and the calls of a past reply."""
+    name = "reasoning" if message.get("reasoning_content") is None else "reasoning_content"
+    reasoning = message.get(name)
+    if reasoning is not None and not isinstance(reasoning, str):
+        raise BadMessages(f"{where}.{name}: expected a string")
+    if reasoning is None and THINK_CLOSE in checked["content"]:
+        reasoning, checked["content"] = checked["content"].split(THINK_CLOSE, 1)
+        reasoning = reasoning.rpartition(THINK_OPEN)[2]
+    if reasoning is not None:
+        checked["reasoning_content"] = reasoning
+    calls = message.get("tool_calls")
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise BadMessages(f"{where}.tool_calls: expected a list")
+    if calls:
+        checked["tool_calls"] = [
+            _call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls)
+        ]
+
+
+def _call(where: str, call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise BadMessages(f"{where}.function: expected an object with a name")
+    if not isinstance(call.get("id"), str | None):
+        raise BadMessages(f"{where}.id: expected a string")
+    arguments = _arguments(function.get("arguments"))
+    return {
+        "id": call.get("id"),
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }
+
+
+def _arguments(arguments: Any) -> dict[str, Any] | None:
+    """A call's arguments as an object; None when they are not one that can be written as JSON in UTF-8."""
+    try:
+        if isinstance(arguments, str):
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        elif arguments is None:
+            arguments = {}
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def _merge_leading_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join the system messages at the start by blank lines; later ones stay where they are."""
+    count = 0
+    while count < len(messages) and messages[count]["role"] == "system":
+        count += 1
+    if count < 2:
+        return messages
+    text = "\n\n".join(message["content"] for message in messages[:count])
+    return [{"role": "system", "content": text}, *messages[count:]]
+
+
+def _without_broken_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    kept: list[dict[str, Any]] = []
+    dropped: set[str | None] = set()
+    for message in messages:
+        if message["role"] == "tool" and dropped and message.get("tool_call_id") in dropped:
+            continue
+        if message["role"] == "assistant":
+            calls = message.pop("tool_calls", [])
+            whole = [call for call in calls if call["function"]["arguments"] is not None]
+            dropped = {call["id"] for call in calls if call not in whole}
+            if dropped:
+                logger.warning("left %d past call(s) without valid arguments out of a prompt", len(dropped))
+            if whole:
+                message["tool_calls"] = whole
+        kept.append(message)
+    return kept

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine's tests share: the text side of a miniature checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sparkpair.chat.template import ChatTemplate
+from sparkpair.chat.tokenizer import TextTokenizer
+from sparkpair.checkpoint.miniature_text import write_tokenizer
+
+
+@pytest.fixture(scope="session")
+def text_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with tokenizer, template and generation defaults for 1536 ids."""
+    directory = tmp_path_factory.mktemp("miniature-text")
+    write_tokenizer(directory, 1536)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tokenizer(text_directory: Path) -> TextTokenizer:
+    return TextTokenizer.load(text_directory)
+
+
+@pytest.fixture(scope="session")
+def template(text_directory: Path, tokenizer: TextTokenizer) -> ChatTemplate:
+    return ChatTemplate.load(text_directory, tokenizer)
