@@ -8,6 +8,7 @@ class UserError(Exception):
     """Something the person can fix. The message says where, what was found and what to do."""
 
     exit_code = 2
+    label = "error"
 
 
 class DoesNotFit(UserError):
@@ -20,3 +21,4 @@ class PeerLost(UserError):
     """A rank is gone, does not answer, or does not agree; this rank ends too."""
 
     exit_code = 4
+    label = "fatal"

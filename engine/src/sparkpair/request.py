@@ -90,7 +90,7 @@ class EngineError(Exception):
 
 
 class Reply(Protocol):
-    """A submitted request: iterate its events once; `cancel` may be called at any time, from the event loop's thread."""
+    """A submitted request: iterate its events once; `cancel` at any time, from the event loop's thread."""
 
     def events(self) -> AsyncIterator[Event]:
         """Yield events until the FinishedEvent. Raises EngineError when the engine dies first."""

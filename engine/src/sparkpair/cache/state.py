@@ -62,9 +62,7 @@ LayerState = KdaState | DsaState
 class SequenceState:
     """All layers' state of one sequence; `position` tokens have been absorbed."""
 
-    def __init__(
-        self, config: TextConfig, *, kda_heads: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, config: TextConfig, *, kda_heads: int, dtype: torch.dtype, device: torch.device) -> None:
         self.position = 0
         self.layers: list[LayerState] = []
         width = config.linear_head_dim

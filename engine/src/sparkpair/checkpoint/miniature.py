@@ -150,7 +150,7 @@ def _place_token_ids(document: dict[str, Any], layout: TokenizerLayout) -> None:
     text = document["text_config"]
     text["pad_token_id"] = layout.pad_id
     text["eos_token_id"] = list(layout.eos_ids)
-    ids = layout.ids
+    ids = layout.special_ids
     document["image_token_id"] = ids["<|image|>"]
     document["video_token_id"] = ids["<|video|>"]
     document["image_start_token_id"] = ids["<|begin_of_image|>"]
@@ -167,9 +167,7 @@ def _values(plan: TensorPlan, seed: int) -> torch.Tensor:
     return plan.centre + plan.spread * noise
 
 
-def _tensors(
-    document: dict[str, Any], seed: int, readable: frozenset[int]
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(document: dict[str, Any], seed: int, readable: frozenset[int]) -> Iterator[tuple[str, torch.Tensor]]:
     config = parse_text_config(document, "config.json")
     for plan in tensor_plans(config, document["vision_config"]):
         tensor = _values(plan, seed)
@@ -208,7 +206,7 @@ def write_miniature(directory: pathlib.Path, *, seed: int, overrides: dict[str, 
 def _write_files(directory: pathlib.Path, document: dict[str, Any], seed: int) -> None:
     layout = write_tokenizer(directory, document["text_config"]["vocab_size"])
     _place_token_ids(document, layout)
-    write_weights(directory, document, seed, frozenset(layout.readable))
+    write_weights(directory, document, seed, frozenset(layout.readable_ids))
     write_manifest(directory, seed)
 
 

@@ -108,18 +108,14 @@ def _dsa(config: TextConfig, prefix: str) -> Iterator[TensorPlan]:
     yield _matrix(f"{prefix}.q_b_proj.weight", heads * config.qk_head_dim, config.q_lora_rank)
     yield _matrix(f"{prefix}.kv_a_proj_with_mqa.weight", config.kv_lora_rank, width)
     yield _norm(f"{prefix}.kv_a_layernorm.weight", config.kv_lora_rank)
-    yield _matrix(
-        f"{prefix}.kv_b_proj.weight", heads * (config.qk_head_dim + config.v_head_dim), config.kv_lora_rank
-    )
+    yield _matrix(f"{prefix}.kv_b_proj.weight", heads * (config.qk_head_dim + config.v_head_dim), config.kv_lora_rank)
     yield _matrix(f"{prefix}.o_proj.weight", width, heads * config.v_head_dim)
     yield _matrix(f"{index}.wq_b.weight", config.index_heads * config.index_head_dim, config.q_lora_rank)
     yield _matrix(f"{index}.wk.weight", config.index_head_dim, width)
     yield _norm(f"{index}.k_norm.weight", config.index_head_dim)
     yield _vector(f"{index}.k_norm.bias", (config.index_head_dim,), 0.1, torch.bfloat16)
     yield _matrix(f"{index}.weights_proj.weight", config.index_heads, width)
-    yield _vector(
-        f"{index}.index_kpool_compress_ape", (config.index_kpool, config.index_head_dim), 0.5, torch.bfloat16
-    )
+    yield _vector(f"{index}.index_kpool_compress_ape", (config.index_kpool, config.index_head_dim), 0.5, torch.bfloat16)
     yield _matrix(f"{index}.index_kpool_compress_gate", config.index_head_dim, width)
 
 

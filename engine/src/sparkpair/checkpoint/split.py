@@ -45,9 +45,7 @@ def cut_width(width: int, world: int, rank: int) -> slice:
     return slice(units.start * unit, units.stop * unit)
 
 
-def rank_part(
-    config: TextConfig, name: str, shape: tuple[int, ...], world: int, rank: int
-) -> tuple[int, slice] | None:
+def rank_part(config: TextConfig, name: str, shape: tuple[int, ...], world: int, rank: int) -> tuple[int, slice] | None:
     """Axis and slice of tensor `name` that `rank` holds, or None when it holds all of it."""
     if world == 1:
         return None

@@ -8,13 +8,18 @@ adds them itself, rank 0 first, so that all ranks hold the same bits.
 from __future__ import annotations
 
 import datetime
-from typing import Protocol
+import socket
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
-from torch.distributed import ProcessGroupGloo, TCPStore
+from torch import Tensor, distributed
 
 from sparkpair.checkpoint.split import share
+
+# torch's bindings of both classes carry no types.
+_bindings: Any = distributed
+ProcessGroupGloo = _bindings.ProcessGroupGloo
+Store = _bindings.TCPStore
 
 
 class Group(Protocol):
@@ -52,6 +57,17 @@ class SoloGroup:
         return [numbers]
 
 
+def host_store(meeting: socket.socket, world: int) -> Any:
+    """The store at which the ranks of a group find each other, on rank 0; takes over the listening socket."""
+    address, port = meeting.getsockname()[:2]
+    return Store(address, port, world, is_master=True, master_listen_fd=meeting.detach(), wait_for_workers=False)
+
+
+def reach_store(address: str, port: int, world: int) -> Any:
+    """The same store as another rank sees it."""
+    return Store(address, port, world, is_master=False)
+
+
 class GlooGroup:
     """Ranks on CPU over TCP.
 
@@ -60,7 +76,7 @@ class GlooGroup:
     answer within `timeout_s`.
     """
 
-    def __init__(self, store: TCPStore, rank: int, world: int, address: str, timeout_s: float) -> None:
+    def __init__(self, store: Any, rank: int, world: int, address: str, timeout_s: float) -> None:
         self.rank = rank
         self.world = world
         options = ProcessGroupGloo._Options()
@@ -88,9 +104,7 @@ class GlooGroup:
         padded[:, : part.shape[1]] = part
         shares = [share(width, self.world, rank) for rank in range(self.world)]
         parts = self._gather(padded)
-        return torch.cat(
-            [found[:, : cut.stop - cut.start] for found, cut in zip(parts, shares, strict=True)], dim=1
-        )
+        return torch.cat([found[:, : cut.stop - cut.start] for found, cut in zip(parts, shares, strict=True)], dim=1)
 
     def gather_numbers(self, numbers: list[int]) -> list[list[int]]:
         """See Group."""

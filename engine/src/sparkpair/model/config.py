@@ -136,9 +136,7 @@ def parse_text_config(document: dict[str, Any], source: str) -> TextConfig:
         hidden_size=rank("hidden_size"),
         num_layers=layers,
         attention=tuple(attention or ["dsa" if index % 4 == 3 else "kda" for index in range(layers)]),
-        feed_forward=tuple(
-            feed_forward or ["dense" if index < dense_first else "sparse" for index in range(layers)]
-        ),
+        feed_forward=tuple(feed_forward or ["dense" if index < dense_first else "sparse" for index in range(layers)]),
         mtp_layers=rank("num_nextn_predict_layers", 0, least=0),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-5),
         max_position_embeddings=rank("max_position_embeddings", 1_048_576),

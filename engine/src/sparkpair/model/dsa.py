@@ -51,9 +51,7 @@ class DsaAttention:
         query_latent = kernels.rms_norm(kernels.linear(x, self.q_a), self.q_a_norm, config.rms_norm_eps)
         queries = kernels.linear(query_latent, self.q_b).view(-1, self.heads, config.qk_head_dim)
         latents = kernels.rms_norm(kernels.linear(x, self.kv_a), self.kv_a_norm, config.rms_norm_eps)
-        keys = kernels.layer_norm(
-            kernels.linear(x, self.index_k), self.index_k_norm, self.index_k_bias, INDEX_NORM_EPS
-        )
+        keys = kernels.layer_norm(kernels.linear(x, self.index_k), self.index_k_norm, self.index_k_bias, INDEX_NORM_EPS)
         gates = kernels.linear(x, self.pool_gate)
         attended = x.new_empty(x.shape[0], self.heads, config.v_head_dim)
         for span in spans:
@@ -62,9 +60,7 @@ class DsaAttention:
             rows = span.rows
             state.latents.append(latents[rows])
             self._extend_pools(state, keys[rows], gates[rows])
-            attended[rows] = self._attend(
-                state, span.state.position, queries[rows], query_latent[rows], x[rows]
-            )
+            attended[rows] = self._attend(state, span.state.position, queries[rows], query_latent[rows], x[rows])
         return kernels.linear(attended.flatten(1), self.o).float()
 
     def _extend_pools(self, state: DsaState, keys: Tensor, gates: Tensor) -> None:
@@ -82,9 +78,7 @@ class DsaAttention:
             )
         state.open_keys, state.open_gates = keys[whole:].clone(), gates[whole:].clone()
 
-    def _attend(
-        self, state: DsaState, position: int, queries: Tensor, query_latent: Tensor, x: Tensor
-    ) -> Tensor:
+    def _attend(self, state: DsaState, position: int, queries: Tensor, query_latent: Tensor, x: Tensor) -> Tensor:
         """Attention of one sequence's new rows, [n, H, V]; `position` is the first row's."""
         config = self.config
         latents = state.latents.rows
@@ -108,8 +102,6 @@ class DsaAttention:
                 select_tail=config.index_always_select_tail,
             )
             blocks.append(
-                kernels.attend_latents(
-                    queries[block], latents, self.key_map, self.value_map, allowed, indices
-                )
+                kernels.attend_latents(queries[block], latents, self.key_map, self.value_map, allowed, indices)
             )
         return torch.cat(blocks)

@@ -71,6 +71,7 @@ class KdaAttention:
         for part in (slice(0, to_grid), slice(to_grid, count)):
             if part.start == part.stop:
                 continue
-            out, state.memory = kernels.kda_chunked(*(tensor[part] for tensor in rows), state.memory, GRID)
+            q, k, v, decay, beta = (tensor[part] for tensor in rows)
+            out, state.memory = kernels.kda_chunked(q, k, v, decay, beta, state.memory, GRID)
             pieces.append(out)
         return torch.cat(pieces)

@@ -33,9 +33,7 @@ def kda_gates(z: Tensor, a_log: Tensor, dt_bias: Tensor, lower_bound: float | No
     return lower_bound * torch.sigmoid(rate * biased)
 
 
-def kda_recurrent(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def kda_recurrent(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The recurrence, token by token, in fp32.
 
     `q`, `k`, `decay` [T, H, D] with q already scaled, `v` [T, H, V], `beta` [T, H], `state` [H, D, V].
@@ -67,9 +65,7 @@ def kda_chunked(
     return torch.cat(outputs), state
 
 
-def _one_chunk(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def _one_chunk(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v, decay = (part.transpose(0, 1) for part in (q, k, v, decay))  # [H, n, D]
     beta = beta.T.unsqueeze(-1)  # [H, n, 1]
     count = q.shape[1]

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line `sparkpair`. Heavy imports happen inside the commands that need them: `version` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from sparkpair import __version__
+from sparkpair.errors import UserError
+
+if TYPE_CHECKING:
+    from sparkpair.settings import ServeSettings
+
+DEFAULT_PORT = 8888
+DEFAULT_MASTER_PORT = 29551
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that reports in the same one line as every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message and where to find help; exit code 2."""
+        print(f"error: {message} (see `{self.prog} --help`)", file=sys.stderr)
+        raise SystemExit(UserError.exit_code)
+
+
+def _world_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=pathlib.Path, metavar="MODEL", help="checkpoint directory")
+    parser.add_argument("--tp", type=int, default=1, metavar="N", help="number of ranks (default %(default)s)")
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="this rank, from 0 (default %(default)s)")
+    parser.add_argument("--context", type=int, default=0, metavar="N", help="prompt-plus-reply window; 0: what fits")
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="requests at once (default %(default)s)")
+    parser.add_argument(
+        "--memory-reserve-gib", type=float, metavar="X", help="memory to leave alone (default: a tenth)"
+    )
+
+
+def _serve_arguments(parser: argparse.ArgumentParser) -> None:
+    _world_arguments(parser)
+    parser.add_argument("--master", default="", metavar="ADDR", help="rank 0's address on the link")
+    parser.add_argument("--master-port", type=int, default=DEFAULT_MASTER_PORT, metavar="P")
+    parser.add_argument("--name", default="GLM-5.3-Flash", metavar="ID", help="model id of the API")
+    parser.add_argument("--alias", action="append", default=[], metavar="ID", help="further id; * accepts any")
+    parser.add_argument("--host", default="127.0.0.1", metavar="H", help="HTTP bind address (default %(default)s)")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, metavar="P", help="HTTP port (default %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=32768, metavar="N", help="reply budget when none is named")
+    parser.add_argument("--thinking", action=argparse.BooleanOptionalAction, default=True, help="think by default")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="CPU threads")
+    parser.add_argument("--join-timeout", type=float, default=600.0, metavar="S", help="wait for the other ranks")
+    parser.add_argument("--peer-timeout", type=float, default=300.0, metavar="S", help="a rank later than this is lost")
+    parser.add_argument("--check-args", action="store_true", help="check the arguments and the checkpoint, then exit")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = Parser(prog="sparkpair", description="A tensor-parallel serving engine for glm5_next.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _serve_arguments(commands.add_parser("serve", help="run one rank"))
+    _world_arguments(commands.add_parser("plan", help="print a rank's startup estimate"))
+    version = commands.add_parser("version", help="print the version and a digest of the code")
+    version.add_argument("--json", action="store_true")
+    info = commands.add_parser("info", help="describe a checkpoint")
+    info.add_argument("model", type=pathlib.Path, metavar="MODEL")
+    info.add_argument("--json", action="store_true")
+    miniature = commands.add_parser("miniature", help="write a small random checkpoint of the real architecture")
+    miniature.add_argument("directory", type=pathlib.Path, metavar="DIR")
+    miniature.add_argument("--seed", type=int, metavar="S")
+    miniature.add_argument("--config", type=pathlib.Path, metavar="FILE", help="JSON with text_config, vision_config")
+    logits = commands.add_parser("logits", help="write the logits of every position for given token ids")
+    logits.add_argument("model", type=pathlib.Path, metavar="MODEL")
+    logits.add_argument("--ids", type=pathlib.Path, required=True, metavar="FILE", help="JSON list of token ids")
+    logits.add_argument("--tp", type=int, default=1, metavar="N", help="ranks, all started on this machine")
+    logits.add_argument("--step", action="store_true", help="one token at a time instead of the whole prompt")
+    logits.add_argument("-o", "--output", type=pathlib.Path, required=True, metavar="OUT.npz")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> ServeSettings:
+    from sparkpair.settings import ServeSettings
+
+    settings = ServeSettings(
+        model=options.model,
+        tp=options.tp,
+        rank=options.rank,
+        master=options.master,
+        master_port=options.master_port,
+        name=options.name,
+        aliases=tuple(options.alias),
+        host=options.host,
+        port=options.port,
+        context=options.context,
+        parallel=options.parallel,
+        max_tokens=options.max_tokens,
+        thinking=options.thinking,
+        threads=options.threads,
+        memory_reserve_gib=options.memory_reserve_gib,
+        join_timeout=options.join_timeout,
+        peer_timeout=options.peer_timeout,
+    )
+    settings.check()
+    return settings
+
+
+def _serve(options: argparse.Namespace) -> int:
+    settings = _settings(options)
+    if options.check_args:
+        from sparkpair.checkpoint.safetensors import Checkpoint
+        from sparkpair.checkpoint.split import check_world
+        from sparkpair.model.config import load_text_config
+
+        check_world(load_text_config(settings.model), settings.tp)
+        Checkpoint(settings.model)
+        print("arguments ok")
+        return 0
+    from sparkpair.serve import serve
+
+    return serve(settings)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    defaults = build_parser().parse_args(["serve", str(options.model)])
+    for name in ("tp", "rank", "context", "parallel", "memory_reserve_gib"):
+        setattr(defaults, name, getattr(options, name))
+    defaults.master = "127.0.0.1"
+    settings = _settings(defaults)
+    from sparkpair.serve import prepare
+
+    prepare(settings)
+    return 0
+
+
+def _version(options: argparse.Namespace) -> int:
+    from sparkpair.identity import code_digest
+
+    fields = {"version": __version__, "code_digest": code_digest()}
+    print(json.dumps(fields) if options.json else f"sparkpair {__version__} ({fields['code_digest'][:12]})")
+    return 0
+
+
+def _info(options: argparse.Namespace) -> int:
+    from sparkpair.info import describe, render
+
+    found = describe(options.model)
+    print(json.dumps(found, indent=2) if options.json else render(found))
+    return 0
+
+
+def _miniature(options: argparse.Namespace) -> int:
+    from sparkpair.checkpoint.miniature import DEFAULT_SEED, write_miniature
+
+    overrides = {}
+    if options.config is not None:
+        try:
+            overrides = json.loads(options.config.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"--config {options.config} cannot be read as JSON: {error}") from None
+        if not isinstance(overrides, dict):
+            raise UserError(f"--config {options.config} is not a JSON object")
+    write_miniature(options.directory, seed=DEFAULT_SEED if options.seed is None else options.seed, overrides=overrides)
+    print(f"wrote {options.directory}")
+    return 0
+
+
+def _logits(options: argparse.Namespace) -> int:
+    from sparkpair.logits import write_logits
+
+    write_logits(options.model, options.ids, tp=options.tp, step=options.step, output=options.output)
+    print(f"wrote {options.output}")
+    return 0
+
+
+COMMANDS = {
+    "serve": _serve,
+    "plan": _plan,
+    "version": _version,
+    "info": _info,
+    "miniature": _miniature,
+    "logits": _logits,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; errors that a person can fix become one line on stderr and an exit code of their own."""
+    options = build_parser().parse_args(arguments)
+    try:
+        return COMMANDS[options.command](options)
+    except UserError as error:
+        print(f"{error.label}: {error}", file=sys.stderr, flush=True)
+        return error.exit_code

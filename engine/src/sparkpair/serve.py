@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a rank: estimate, join, load, serve or follow, end.
+
+The order is the point: everything that can be refused is refused before the ranks join, and everything on which the
+ranks could disagree is compared before a weight is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+
+from sparkpair import __version__
+from sparkpair.api.app import create_app
+from sparkpair.api.options import ApiOptions
+from sparkpair.api.server import serve_http
+from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.checkpoint.safetensors import Checkpoint
+from sparkpair.checkpoint.split import check_world
+from sparkpair.comm.control import FollowerLink, Leader, listen
+from sparkpair.comm.group import GlooGroup, Group, SoloGroup, host_store, reach_store
+from sparkpair.comm.lockstep import StepRunner
+from sparkpair.engine import CHUNK_ROWS, LeaderEngine, follow
+from sparkpair.errors import DoesNotFit, PeerLost, UserError
+from sparkpair.identity import code_digest
+from sparkpair.memory import MemoryPlan, estimate_line, mem_available, plan_memory, settle_window
+from sparkpair.model.config import TextConfig, load_text_config
+from sparkpair.model.glm5_next import Glm5NextRank
+from sparkpair.settings import ServeSettings
+
+# CPU arithmetic is fp32: the reference path, on which every number of ranks gives the same greedy tokens.
+DTYPE = torch.float32
+DEVICE = torch.device("cpu")
+
+MIB = 2**20
+
+
+def say(line: str) -> None:
+    """One line of the log, at once."""
+    print(line, flush=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loadable:
+    """A checkpoint that has been checked, and the plan of this rank's memory."""
+
+    checkpoint: Checkpoint
+    config: TextConfig
+    plan: MemoryPlan
+    window: int
+
+
+def prepare(settings: ServeSettings) -> Loadable:
+    """Check the checkpoint and the memory, print the estimate. Raises UserError or DoesNotFit."""
+    config = load_text_config(settings.model)
+    checkpoint = Checkpoint(settings.model)
+    check_world(config, settings.tp)
+    if settings.context > config.max_position_embeddings:
+        raise UserError(f"--context {settings.context}: the model's window is {config.max_position_embeddings} tokens")
+    available = mem_available()
+    reserve = settings.memory_reserve_gib
+    plan = plan_memory(
+        checkpoint,
+        config,
+        world=settings.tp,
+        rank=settings.rank,
+        dtype=DTYPE,
+        parallel=settings.parallel,
+        chunk_rows=CHUNK_ROWS,
+        available=available,
+        reserve_gib=available / 10 / 2**30 if reserve is None else reserve,
+    )
+    try:
+        window = settle_window(plan, settings.context, config.max_position_embeddings)
+    except DoesNotFit:
+        say(estimate_line(plan, settings.context or config.max_position_embeddings))
+        say(f"largest fitting prompt-plus-reply window: {plan.largest_window(config.max_position_embeddings)} tokens")
+        raise
+    say(estimate_line(plan, window))
+    return Loadable(checkpoint, config, plan, window)
+
+
+def facts_to_compare(settings: ServeSettings, checkpoint: Checkpoint) -> dict[str, str]:
+    """What every rank must have alike, by the name a person would look for."""
+    return {
+        "the engine's code": code_digest()[:16],
+        "the version of torch": torch.__version__,
+        "the checkpoint's files": checkpoint.digest()[:16],
+        "--tp": str(settings.tp),
+        "--context": str(settings.context),
+        "--parallel": str(settings.parallel),
+    }
+
+
+def load(loadable: Loadable, settings: ServeSettings, group: Group, check: Callable[[], None]) -> Glm5NextRank:
+    """Load this rank's weights; `check` runs after every tensor and may raise to end the load."""
+    stored = loadable.plan.stored_weights
+    whole = sum(entry.nbytes for entry in loadable.checkpoint.entries.values())
+    say(f"loading weights: {stored / MIB:.1f} MiB of {whole / MIB:.1f} MiB on this rank")
+    weights = RankWeights(
+        loadable.checkpoint,
+        loadable.config,
+        world=settings.tp,
+        rank=settings.rank,
+        dtype=DTYPE,
+        device=DEVICE,
+        progress=lambda _: check(),
+    )
+    return Glm5NextRank(loadable.config, weights, group)
+
+
+class Signals:
+    """SIGTERM and SIGINT as a call: before serving they end the process cleanly, while serving they stop the server.
+
+    A thread waits for them, because the main thread may be inside a tensor exchange that no Python signal handler can
+    interrupt.
+    """
+
+    def __init__(self) -> None:
+        self.on_stop: Callable[[], None] = lambda: os._exit(0)
+        self._set = {signal.SIGTERM, signal.SIGINT}
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._set)
+        threading.Thread(target=self._wait, name="signals", daemon=True).start()
+
+    def _wait(self) -> None:
+        while True:
+            signal.sigwait(self._set)
+            self.on_stop()
+
+
+def serve(settings: ServeSettings) -> int:
+    """Run one rank to its end; the exit code. Raises UserError for what a person can fix before serving."""
+    signals = Signals()
+    torch.set_num_threads(settings.threads)
+    started = time.monotonic()
+    say(f"sparkpair {__version__}, rank {settings.rank} of {settings.tp}, model {settings.model}")
+    loadable = prepare(settings)
+    if settings.rank == 0:
+        return _lead(settings, loadable, signals, started)
+    return _follow(settings, loadable, signals, started)
+
+
+def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started: float) -> int:
+    # Taken and given back at once: a port in use must be known now and not after minutes of loading.
+    listen(settings.host, settings.port, "--port").close()
+    leader: Leader | None = None
+    group: Group = SoloGroup()
+    window = loadable.window
+    if settings.tp > 1:
+        leader, group, window = _gather(settings, loadable)
+    model = load(loadable, settings, group, leader.check if leader else lambda: None)
+    say(f"rank 0 ready in {time.monotonic() - started:.1f} s")
+    try:
+        if leader is not None:
+            leader.wait_ready()
+        return asyncio.run(_serve_requests(settings, model, leader, window, signals))
+    except Exception as error:
+        if leader is not None:
+            leader.close({"failed": str(error) if isinstance(error, PeerLost) else f"rank 0 failed: {error}"})
+        raise
+
+
+def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, GlooGroup, int]:
+    """Wait for the other ranks and open the tensor group with them."""
+    leader = Leader(settings.master, settings.master_port, settings.tp)
+    say(f"waiting for {settings.tp - 1} other rank(s) at {settings.master}:{settings.master_port}")
+    facts = facts_to_compare(settings, loadable.checkpoint)
+    window = leader.join(facts, loadable.window, settings.join_timeout, say)
+    meeting = listen(leader.address, 0, "--master")
+    port = meeting.getsockname()[1]
+    leader.broadcast({"welcome": {"window": window, "store_port": port}})
+    store = host_store(meeting, settings.tp)
+    try:
+        group = GlooGroup(store, 0, settings.tp, leader.address, settings.peer_timeout)
+    except RuntimeError:
+        raise leader.verdict() from None
+    return leader, group, window
+
+
+async def _serve_requests(
+    settings: ServeSettings, model: Glm5NextRank, leader: Leader | None, window: int, signals: Signals
+) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    deaths: list[Exception] = []
+
+    def on_death(error: Exception) -> None:
+        deaths.append(error)
+        loop.call_soon_threadsafe(stop.set)
+
+    engine = LeaderEngine(StepRunner(model), leader, context=window, world=settings.tp, on_death=on_death)
+    engine.start()
+    if leader is not None:
+        threading.Thread(target=_watch_peers, args=(leader, engine), name="watch peers", daemon=True).start()
+
+    def request_stop() -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    signals.on_stop = request_stop
+    app = create_app(
+        engine,
+        ApiOptions(
+            model_dir=settings.model,
+            model_name=settings.name,
+            aliases=settings.aliases,
+            default_max_tokens=settings.max_tokens,
+            thinking_default=settings.thinking,
+        ),
+    )
+    where = f"http://{settings.host}:{settings.port}"
+    await serve_http(
+        app, settings.host, settings.port, on_ready=lambda: say(f"serving {settings.name} at {where}"), stop=stop
+    )
+    engine.stop()
+    if deaths:
+        raise deaths[0]
+    if leader is not None:
+        leader.close({"stop": True})
+    say("stopped")
+    return 0
+
+
+def _watch_peers(leader: Leader, engine: LeaderEngine) -> None:
+    """A follower that leaves while no step runs ends the engine too."""
+    leader.lost_event.wait()
+    engine.fail(leader.verdict())
+
+
+def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, started: float) -> int:
+    link = FollowerLink(settings.rank, settings.master, settings.master_port, settings.join_timeout)
+
+    def leave() -> None:
+        link.leave("it was asked to stop (SIGTERM)")
+        os._exit(0)
+
+    signals.on_stop = leave
+    try:
+        welcome = link.join(facts_to_compare(settings, loadable.checkpoint), loadable.window, settings.join_timeout)[
+            "welcome"
+        ]
+        store = reach_store(settings.master, int(welcome["store_port"]), settings.tp)
+        group = GlooGroup(store, settings.rank, settings.tp, link.local_address, settings.peer_timeout)
+        model = load(loadable, settings, group, lambda: None)
+        seconds = time.monotonic() - started
+        say(f"rank {settings.rank} ready in {seconds:.1f} s")
+        link.ready(seconds)
+        follow(StepRunner(model), link.receive)
+    except RuntimeError:
+        raise link.verdict() from None
+    except UserError:
+        raise
+    except Exception as error:
+        link.leave(f"it failed: {error}")
+        raise
+    say("stopped")
+    return 0

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `sparkpair serve` is told: one typed record, checked as far as is possible without loading anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from sparkpair.errors import UserError
+
+MAX_RANKS = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """The arguments of one rank. `context` 0 means the largest window that fits; times in seconds."""
+
+    model: pathlib.Path
+    tp: int
+    rank: int
+    master: str
+    master_port: int
+    name: str
+    aliases: tuple[str, ...]
+    host: str
+    port: int
+    context: int
+    parallel: int
+    max_tokens: int
+    thinking: bool
+    threads: int
+    memory_reserve_gib: float | None
+    join_timeout: float
+    peer_timeout: float
+
+    def check(self) -> None:
+        """Raise UserError naming the flag that is wrong, its value and what is allowed."""
+        self._check_world()
+        for flag, port in (("--port", self.port), ("--master-port", self.master_port)):
+            if not 1 <= port <= 65535:
+                raise UserError(f"{flag} {port}: a port is between 1 and 65535")
+        if self.tp > 1 and self.rank == 0 and self.port == self.master_port:
+            raise UserError(f"--port and --master-port are both {self.port}: they must differ")
+        for flag, number, least in (
+            ("--context", self.context, 0),
+            ("--max-tokens", self.max_tokens, 1),
+            ("--threads", self.threads, 1),
+        ):
+            if number < least:
+                raise UserError(f"{flag} {number}: at least {least}")
+        if self.parallel != 1:
+            raise UserError(f"--parallel {self.parallel}: this version of the engine serves one request at a time")
+        if not self.name.strip():
+            raise UserError("--name is empty: clients need a model id")
+        for flag, seconds in (("--join-timeout", self.join_timeout), ("--peer-timeout", self.peer_timeout)):
+            if not 0 < seconds <= 86400:
+                raise UserError(f"{flag} {seconds:g}: more than 0 and at most 86400 seconds")
+        if self.memory_reserve_gib is not None and self.memory_reserve_gib < 0:
+            raise UserError(f"--memory-reserve-gib {self.memory_reserve_gib:g}: at least 0")
+
+    def _check_world(self) -> None:
+        if not 1 <= self.tp <= MAX_RANKS:
+            raise UserError(f"--tp {self.tp}: between 1 and {MAX_RANKS} ranks")
+        if not 0 <= self.rank < self.tp:
+            raise UserError(f"--rank {self.rank}: with --tp {self.tp} ranks are numbered 0 to {self.tp - 1}")
+        if self.tp > 1 and not self.master:
+            raise UserError(f"--tp {self.tp} needs --master: rank 0's address on the link between the hosts")
