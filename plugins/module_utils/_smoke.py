@@ -53,6 +53,8 @@ def repeated_unit(text: str) -> str | None:
     text = " ".join(text.split())
     if len(text) < _SHORTEST_COLLAPSE:
         return None
+    if len(set(text) - {" "}) == 1:
+        return text[0]
     for length in range(1, min(_UNIT_CHARACTERS, len(text) // _REPEATS) + 1):
         if all(text[index] == text[index - length] for index in range(length, len(text))):
             return text[:length]
