@@ -35,6 +35,8 @@ class ActionModule(ActionBase):
         documents = {host: _contract.document(plan, host, known[host], link, ports) for host in known}
         entry = _plan.rank_of(plan, own)
         spec = documents[own]
+        engine = ADAPTERS[plan["engine"]]
+        head = known[plan["ranks"][0]["host"]]
         return {
             "changed": False,
             "rank": entry["rank"],
@@ -42,11 +44,12 @@ class ActionModule(ActionBase):
             **_contract.directories(known[own].probe["state_dir"], entry),
             "spec": spec,
             "spec_hash": spec_hash(spec),
-            "check_argv": ADAPTERS[plan["engine"]].check_argv(spec["argv"]),
+            "check_argv": engine.check_argv(spec["argv"]),
             "checkable": bool(known[own].checkpoint["digest"]),
-            "leftovers": known[own].probe["ranks"],
             "fulfilled": all(_contract.fulfilled(documents[host], known[host].probe) for host in known),
-            "ready": any(host.probe["endpoint"].get("ready", False) for host in known.values()),
+            "ready": head.probe["endpoint"].get("ready", False),
+            "local_url": engine.base_url(head.settings["host"], ports["port"]),
+            "advertised_url": engine.base_url(link["advertised"], ports["port"]),
         }
 
 

@@ -61,12 +61,14 @@ def declarations(argument_specs: Mapping[str, Any], limits: Mapping[str, Any]) -
     Raises ValueError when the files contradict each other; that is a mistake of the collection, not of its
     user.
     """
-    options = argument_specs["argument_specs"]["main"]["options"]
+    options = {
+        name: option
+        for name, option in argument_specs["argument_specs"]["main"]["options"].items()
+        if name.startswith(PREFIX)
+    }
     strangers = sorted(set(limits) - set(options))
     if strangers:
-        raise ValueError(
-            f"limits.yml speaks of settings that argument_specs.yml does not declare: {strangers}"
-        )
+        raise ValueError(f"limits.yml speaks of settings that argument_specs.yml does not declare: {strangers}")
     result = {}
     for name, option in options.items():
         limit = limits.get(name) or {}

@@ -76,11 +76,6 @@ checkable:
   returned: success
   type: bool
   sample: true
-leftovers:
-  description: Every rank that the state directory of this host knows of, running or ended.
-  returned: success
-  type: list
-  elements: dict
 fulfilled:
   description: Whether every rank of the pair runs with its document.
   returned: success
@@ -91,4 +86,14 @@ ready:
   returned: success
   type: bool
   sample: true
+local_url:
+  description: The API as the head itself reaches it.
+  returned: success
+  type: str
+  sample: http://127.0.0.1:8888
+advertised_url:
+  description: The API as clients reach it.
+  returned: success
+  type: str
+  sample: http://198.51.100.7:8888
 """
