@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Any
 
 _SECRET_ENDINGS = ("_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
+_SHORTEST_SECRET = 8
 
 
 def secret_names(env: dict[str, Any], declared: Collection[str]) -> set[str]:
@@ -22,9 +23,13 @@ def secret_names(env: dict[str, Any], declared: Collection[str]) -> set[str]:
 
 
 def secret_values(spec: Any, declared: Collection[str]) -> set[str]:
-    """Return the values in a document, or in what was given for one, that must not be shown."""
+    """Return the values in a document, or in what was given for one, that must not be shown anywhere.
+
+    Short ones are left out: no secret is that short, and hiding every "1" or "true" would make all else unreadable.
+    """
     env = _env(spec if isinstance(spec, dict) else None)
-    return {str(env[name]) for name in secret_names(env, declared) if env.get(name)}
+    values = {str(env[name]) for name in secret_names(env, declared) if name in env}
+    return {value for value in values if len(value) >= _SHORTEST_SECRET}
 
 
 def last_spec(directory: str) -> dict[str, Any] | None:

@@ -54,8 +54,8 @@ options:
     type: dict
   secret_env:
     description:
-      - Names of variables in C(spec.env) whose values are never shown, neither in the difference nor in
-        results.
+      - Names of variables in C(spec.env) whose values are never shown in the difference. Values of eight
+        characters or more are taken out of everything else too, so do not name what is no secret.
       - Variables whose names end in C(_TOKEN), C(_KEY), C(_SECRET) or C(_PASSWORD) are treated so in any
         case.
     type: list

@@ -40,7 +40,7 @@ def test_a_sane_answer_passes(content):
         ("", "blank: ''"),
         (" \n\t", "blank"),
         ("!!!!!!!!!!", "nothing but one character repeated"),
-        ("! ! ! ! ! !", "nothing but '! ' repeated"),
+        ("! ! ! ! ! !", "nothing but one character repeated"),
         ("the the the the the", "nothing but 'the ' repeated"),
         ("OKOKOKOKO", "nothing but 'OK' repeated"),
         ("\n\n!!\n!!!!!\n!!!!!", "repeated"),
