@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs real ansible-playbook on this machine for the tests of modules and actions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """What a run did: `results` has one entry a task, each a result by host."""
+
+    returncode: int
+    output: str
+    results: list[dict[str, dict[str, Any]]]
+
+    def one(self, task: int = 0, host: str = "head") -> dict[str, Any]:
+        """The result of a task on a host."""
+        return self.results[task][host]
+
+
+def play(
+    directory: Path,
+    tasks: Sequence[dict[str, Any]],
+    *arguments: str,
+    hosts: dict[str, dict[str, Any]] | None = None,
+    prefix: Sequence[str] = (),
+) -> Played:
+    """Run tasks on hosts that all are this machine. A failing task does not keep the later ones from running."""
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    inventory = directory / "inventory.json"
+    inventory.write_text(json.dumps({"all": {"vars": local, "hosts": hosts or {"head": {}}}}))
+    playbook = directory / "play.json"
+    forgiving = [{**task, "ignore_errors": True} for task in tasks]
+    playbook.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": forgiving}]))
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
+        "ANSIBLE_LOCAL_TEMP": str(directory / "controller"),
+        "ANSIBLE_REMOTE_TEMP": str(directory / "target"),
+        "ANSIBLE_NOCOLOR": "1",
+    }
+    command = [*prefix, sys.executable, "-m", "ansible", "playbook", "-i", str(inventory), str(playbook), *arguments]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    output = run.stdout + run.stderr
+    begin = run.stdout.find('{\n    "custom_stats"')
+    assert begin >= 0, output
+    document, _ = json.JSONDecoder().raw_decode(run.stdout[begin:])
+    return Played(run.returncode, output, [task["hosts"] for task in document["plays"][0]["tasks"]])
