@@ -38,9 +38,7 @@ def miniature(path: str, seed: int) -> dict[str, Any]:
         return _state(path, "absent", [])
     try:
         manifest = _read_json(os.path.join(path, MANIFEST))
-        files = {
-            str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()
-        }
+        files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
         digest = str(manifest["digest"])
         found_seed = int(manifest["seed"])
     except OSError as error:

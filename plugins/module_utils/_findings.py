@@ -210,9 +210,7 @@ def _ranks(host: str, probe: Mapping[str, Any]) -> list[Finding]:
     ]
 
 
-def _memory(
-    host: str, entry: Mapping[str, Any], options: Mapping[str, Any], probe: Mapping[str, Any]
-) -> list[Finding]:
+def _memory(host: str, entry: Mapping[str, Any], options: Mapping[str, Any], probe: Mapping[str, Any]) -> list[Finding]:
     running = any(rank["rank"] == entry["rank"] and rank["state"] == "running" for rank in probe["ranks"])
     available = probe["memory"]["available_bytes"]
     reserve = options["memory_reserve_gib"] * (1 << 30)

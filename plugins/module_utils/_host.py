@@ -131,9 +131,7 @@ def remembered_ports(path: str) -> dict[str, int]:
     """Return the ports that an earlier run chose, empty when there was none or its file is damaged."""
     try:
         with open(path, encoding="utf-8") as file:
-            return {
-                name: int(port) for name, port in json.load(file).items() if name in ("port", "master_port")
-            }
+            return {name: int(port) for name, port in json.load(file).items() if name in ("port", "master_port")}
     except (OSError, ValueError, TypeError, AttributeError):
         # The file only spares a port from changing; a new choice is made and written in its place.
         return {}

@@ -43,9 +43,7 @@ def world(groups: Mapping[str, Sequence[str]]) -> tuple[list[str], list[Mistake]
     hosts = head[:1] + [name for name in workers if name not in head[:1]]
     for name in workers:
         if name in head:
-            problem = (
-                f"host {name} is in the group head too; a host is one rank, so remove it from one of them"
-            )
+            problem = f"host {name} is in the group head too; a host is one rank, so remove it from one of them"
             mistakes.append(Mistake("inventory group workers", problem))
     for name in sparks:
         if name not in head and name not in workers:
@@ -65,9 +63,7 @@ def absent_from_run(hosts: Iterable[str], in_play: Collection[str]) -> list[Mist
     missing = [host for host in hosts if host not in in_play]
     if not missing:
         return []
-    problem = (
-        f"this run leaves out {', '.join(missing)}, and all ranks start together; run it without --limit"
-    )
+    problem = f"this run leaves out {', '.join(missing)}, and all ranks start together; run it without --limit"
     return [Mistake("hosts of this run", problem)]
 
 

@@ -21,9 +21,7 @@ SMALLEST_WINDOW = 256
 GivenByHost = Mapping[str, Mapping[str, Given]]
 
 
-def check(
-    hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost
-) -> list[Mistake]:
+def check(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost) -> list[Mistake]:
     """Return every broken rule. `hosts` is in rank order; `settings` are effective; `given` tells where a
     value came from.
     """
@@ -100,9 +98,7 @@ def _extra_arguments(hosts: Sequence[str], common: Mapping[str, Any], given: Giv
     return mistakes
 
 
-def _addresses(
-    hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost
-) -> list[Mistake]:
+def _addresses(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost) -> list[Mistake]:
     mistakes = []
     addresses = {host: settings[host]["fabric_address"] for host in hosts}
     loopback = [host for host in hosts if is_loopback(addresses[host])]
@@ -112,9 +108,7 @@ def _addresses(
             problem = f"it is not set, and ansible_host is no IPv4 address; {remedy}"
             mistakes.append(_mistake(hosts, given, "fabric_address", problem, host))
         elif addresses[host] == "0.0.0.0":
-            mistakes.append(
-                _mistake(hosts, given, "fabric_address", "0.0.0.0 is no address that others reach", host)
-            )
+            mistakes.append(_mistake(hosts, given, "fabric_address", "0.0.0.0 is no address that others reach", host))
     if loopback and len(loopback) < len(hosts):
         problem = "it is a loopback address, which the ranks on other machines cannot reach"
         mistakes += [_mistake(hosts, given, "fabric_address", problem, host) for host in loopback]
