@@ -165,7 +165,6 @@ class LeaderEngine:
             while (job := self._scheduler.take()) is not None:
                 self._running = job
                 self._serve(job)
-                self._running, self._phase = None, "idle"
         except Exception as error:
             self._die(error, job)
 
@@ -237,6 +236,8 @@ class LeaderEngine:
         self._prefill_seconds_total += prefilled - started
         self._decode_seconds_total += ended - prefilled
         ttft = first_at - job.submitted if first_at else 0.0
+        # Before the last event: whoever has seen a reply end finds the engine idle.
+        self._running, self._phase = None, "idle"
         job.post(FinishedEvent(reason, self._stats(job, produced, prefilled - started, ended - prefilled, ttft)))
 
     def _left(self, job: Job) -> bool:
