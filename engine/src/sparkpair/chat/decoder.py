@@ -47,9 +47,7 @@ class ReplyDecoder:
         self._stop_ids = stop_ids
         self._show_ids = show_ids
         markers = tokenizer.marker_ids if split_thinking else {}
-        self._splitter = ThinkSplitter(
-            markers.get(THINK_OPEN), markers.get(THINK_CLOSE), inside=inside_thinking
-        )
+        self._splitter = ThinkSplitter(markers.get(THINK_OPEN), markers.get(THINK_CLOSE), inside=inside_thinking)
         self._utf8 = Utf8Stream()
         self._stops = StopMatcher(stops)
         self._channel = self._splitter.channel
@@ -96,9 +94,7 @@ class ReplyDecoder:
                 self._flush(pieces)
                 self._channel = self._splitter.channel
             return
-        if token_id in self._stop_ids or (
-            self._tokenizer.is_control(token_id) and token_id not in self._show_ids
-        ):
+        if token_id in self._stop_ids or (self._tokenizer.is_control(token_id) and token_id not in self._show_ids):
             return
         self._release(self._utf8.feed(self._tokenizer.token_bytes(token_id)), pieces)
 

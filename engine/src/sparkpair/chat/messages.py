@@ -20,9 +20,7 @@ from sparkpair.chat.reasoning import THINK_CLOSE, THINK_OPEN
 logger = logging.getLogger(__name__)
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MEDIA_PARTS = frozenset(
-    {"image_url", "video_url", "input_image", "image", "video", "input_audio", "audio_url", "file"}
-)
+MEDIA_PARTS = frozenset({"image_url", "video_url", "input_image", "image", "video", "input_audio", "audio_url", "file"})
 
 
 class BadMessages(ValueError):
@@ -100,9 +98,7 @@ def _assistant(where: str, message: Mapping[str, Any], checked: dict[str, Any]) 
     if not isinstance(calls, list):
         raise BadMessages(f"{where}.tool_calls: expected a list")
     if calls:
-        checked["tool_calls"] = [
-            _call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls)
-        ]
+        checked["tool_calls"] = [_call(f"{where}.tool_calls[{index}]", call) for index, call in enumerate(calls)]
 
 
 def _call(where: str, call: Any) -> dict[str, Any]:

@@ -127,9 +127,7 @@ class ChatTemplate:
     def _segments(self, **variables: Any) -> list[Segment]:
         guard = Guard(self._tokenizer.marker_ids)
         try:
-            rendered = self._template.render(
-                {name: guard.protect(value) for name, value in variables.items()}
-            )
+            rendered = self._template.render({name: guard.protect(value) for name, value in variables.items()})
         except TemplateError:
             raise
         except Exception as error:  # a template can raise anything; whatever it is, these messages caused it

@@ -77,9 +77,7 @@ class TextTokenizer:
         self._control_ids = frozenset(int(entry["id"]) for entry in added if entry.get("special"))
         self._marker_pattern = _marker_pattern(added)
         try:
-            self._bpe = Tokenizer.from_str(
-                json.dumps({**document, "added_tokens": [], "post_processor": None})
-            )
+            self._bpe = Tokenizer.from_str(json.dumps({**document, "added_tokens": [], "post_processor": None}))
         except Exception as error:  # the library raises bare Exception for every malformed document
             raise UserError(f"{source}: the tokenizers library refuses it: {error}") from error
         self._bytes = self._byte_table(document["model"]["vocab"])
@@ -102,19 +100,11 @@ class TextTokenizer:
     @staticmethod
     def _require_byte_level(document: Any, source: str) -> None:
         model = document.get("model") if isinstance(document, dict) else None
-        if (
-            not isinstance(model, dict)
-            or model.get("type") != "BPE"
-            or not isinstance(model.get("vocab"), dict)
-        ):
-            raise UserError(
-                f"{source}: expected a BPE model with a vocabulary; other tokenizers are not supported"
-            )
+        if not isinstance(model, dict) or model.get("type") != "BPE" or not isinstance(model.get("vocab"), dict):
+            raise UserError(f"{source}: expected a BPE model with a vocabulary; other tokenizers are not supported")
         decoder = document.get("decoder") or {}
         if "ByteLevel" not in {part.get("type") for part in [decoder, *decoder.get("decoders", [])]}:
-            raise UserError(
-                f"{source}: expected a byte-level decoder; other BPE tokenizers are not supported"
-            )
+            raise UserError(f"{source}: expected a byte-level decoder; other BPE tokenizers are not supported")
 
     def _byte_table(self, vocabulary: dict[str, int]) -> list[bytes]:
         highest = max([*vocabulary.values(), *self.marker_ids.values()])
@@ -152,9 +142,7 @@ class TextTokenizer:
         for match in self._marker_pattern.finditer(text):
             if match.start() > position:
                 segments.append(Segment(text[position : match.start()], False))
-            segments.append(
-                Segment(match.group() if match.group() in self.marker_ids else match.group().strip(), True)
-            )
+            segments.append(Segment(match.group() if match.group() in self.marker_ids else match.group().strip(), True))
             position = match.end()
         if position < len(text):
             segments.append(Segment(text[position:], False))

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request's body: read within a limit, whether sized or chunked, and parsed as one JSON object.
+
+A body that is too large is refused as soon as that is known. The rest of it is not kept: the HTTP server
+reads it and throws it away, so that the connection stays usable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any, NoReturn
+
+from starlette.requests import Request
+
+from sparkpair.api.errors import ClientGone, body_too_large, invalid
+
+OFF_LOOP_BYTES = 64 * 1024
+"""Bodies from this size on are parsed in a thread, so that streams go on meanwhile."""
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+async def read_object(request: Request, limit: int) -> dict[str, Any]:
+    """The request's JSON object; an empty body counts as `{}`. Raises ApiError 400 or 413, or ClientGone."""
+    raw = await _read(request, limit)
+    if not raw:
+        return {}
+    if len(raw) < OFF_LOOP_BYTES:
+        return parse_object(raw)
+    return await asyncio.to_thread(parse_object, raw)
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise body_too_large(limit)
+    parts = []
+    size = 0
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise body_too_large(limit)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """Parse strict JSON: UTF-8, an object, no NaN or Infinity, no half of a surrogate pair. Raises ApiError
+    400.
+    """
+    try:
+        value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise invalid(f"the request body is not UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise invalid("the request body is nested too deeply") from None
+    except ValueError as error:
+        raise invalid(f"the request body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise invalid("the request body must be a JSON object")
+    if _SURROGATE.search(raw):
+        _refuse_lone_surrogates(value)
+    return value
+
+
+def _refuse_lone_surrogates(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise invalid("the request body has text with half of a surrogate pair, which is no character") from None

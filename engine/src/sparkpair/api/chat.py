@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""POST /chat/completions, in OpenAI's words."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from sparkpair.api.body import read_object
+from sparkpair.api.errors import ApiError, error_body
+from sparkpair.api.fields import Fields
+from sparkpair.api.generation import ReplyEnd
+from sparkpair.api.params import HARMLESS, ReplyParams, chat_params
+from sparkpair.api.replies import GenerationResponse, dump, statistics, usage
+from sparkpair.api.serving import Serving
+from sparkpair.api.sse import DONE, encode_event
+from sparkpair.chat.decoder import TextPiece
+from sparkpair.chat.reasoning import Channel
+
+router = APIRouter()
+
+KEYS: dict[Channel, str] = {"reasoning": "reasoning_content", "content": "content"}
+
+
+class ChatDialect:
+    """One reply as `chat.completion` or as a stream of `chat.completion.chunk`."""
+
+    def __init__(self, params: ReplyParams) -> None:
+        self._params = params
+        self._id = f"chatcmpl-{secrets.token_hex(12)}"
+        self._created = int(time.time())
+        # A chunk of text differs from the next only in the text: the rest is encoded once.
+        before = dump({**self._head("chat.completion.chunk"), "choices": 0})[:-2]
+        self._before = f'data: {before}[{{"index":0,"delta":'
+        self._after = ',"finish_reason":null}]}\n\n'
+
+    def opening(self) -> bytes:
+        """The role, once."""
+        return self._delta('{"role":"assistant"}')
+
+    def piece(self, piece: TextPiece) -> bytes:
+        """Some reasoning or some of the answer."""
+        return self._delta(f'{{"{KEYS[piece.channel]}":{dump(piece.text)}}}')
+
+    def closing(self, end: ReplyEnd) -> bytes:
+        """An empty delta with the reason; usage there or, when asked for, in a chunk of its own."""
+        chunk = {
+            **self._head("chat.completion.chunk"),
+            "choices": [{"index": 0, "delta": {}, "finish_reason": end.finish_reason}],
+            "sparkpair": statistics(end, self._params.return_token_ids),
+        }
+        counts = {"usage": usage(end)}
+        if not self._params.include_usage:
+            return encode_event(dump({**chunk, **counts})) + DONE
+        last = {**self._head("chat.completion.chunk"), "choices": [], **counts}
+        return encode_event(dump(chunk)) + encode_event(dump(last)) + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """An error event, then the end."""
+        return encode_event(dump(error_body(error))) + DONE
+
+    def whole(self, pieces: list[TextPiece], end: ReplyEnd) -> dict[str, Any]:
+        """The reply unstreamed."""
+        texts = {channel: "".join(piece.text for piece in pieces if piece.channel == channel) for channel in KEYS}
+        message = {"role": "assistant", "content": texts["content"]}
+        if texts["reasoning"]:
+            message["reasoning_content"] = texts["reasoning"]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end.finish_reason}
+        return {
+            **self._head("chat.completion"),
+            "choices": [choice],
+            "usage": usage(end),
+            "sparkpair": statistics(end, self._params.return_token_ids),
+        }
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._params.model}
+
+    def _delta(self, delta: str) -> bytes:
+        return f"{self._before}{delta}{self._after}".encode()
+
+
+@router.post("/chat/completions")
+async def create_chat_completion(request: Request) -> Response:
+    """Continue a conversation."""
+    serving: Serving = request.app.state.serving
+    fields = Fields(await read_object(request, serving.options.max_body_bytes))
+    params = chat_params(fields, serving.options, serving.checkpoint)
+    for name in fields.unknown():
+        if name not in HARMLESS:
+            serving.notices.ignored("chat/completions", name)
+    return GenerationResponse(serving, await serving.chat_work(params), ChatDialect(params))

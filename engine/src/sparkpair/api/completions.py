@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""POST /completions, in OpenAI's words: raw text or token ids, no template and no think block."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from sparkpair.api.body import read_object
+from sparkpair.api.errors import ApiError, error_body
+from sparkpair.api.fields import Fields
+from sparkpair.api.generation import ReplyEnd
+from sparkpair.api.params import HARMLESS, ReplyParams, completion_params
+from sparkpair.api.replies import GenerationResponse, dump, statistics, usage
+from sparkpair.api.serving import Serving
+from sparkpair.api.sse import DONE, encode_event
+from sparkpair.chat.decoder import TextPiece
+
+router = APIRouter()
+
+
+class CompletionDialect:
+    """One reply as `text_completion`, streamed in chunks of the same kind."""
+
+    def __init__(self, params: ReplyParams) -> None:
+        self._params = params
+        self._id = f"cmpl-{secrets.token_hex(12)}"
+        self._created = int(time.time())
+
+    def opening(self) -> bytes:
+        """Nothing: there is no role to tell."""
+        return b""
+
+    def piece(self, piece: TextPiece) -> bytes:
+        """Some text."""
+        return encode_event(dump(self._chunk(piece.text, None)))
+
+    def closing(self, end: ReplyEnd) -> bytes:
+        """An empty text with the reason; usage there or, when asked for, in a chunk of its own."""
+        chunk = {**self._chunk("", end.finish_reason), "sparkpair": statistics(end, self._params.return_token_ids)}
+        counts = {"usage": usage(end)}
+        if not self._params.include_usage:
+            return encode_event(dump({**chunk, **counts})) + DONE
+        return encode_event(dump(chunk)) + encode_event(dump({**self._head(), "choices": [], **counts})) + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """An error event, then the end."""
+        return encode_event(dump(error_body(error))) + DONE
+
+    def whole(self, pieces: list[TextPiece], end: ReplyEnd) -> dict[str, Any]:
+        """The reply unstreamed."""
+        text = "".join(piece.text for piece in pieces)
+        return {
+            **self._chunk(text, end.finish_reason),
+            "usage": usage(end),
+            "sparkpair": statistics(end, self._params.return_token_ids),
+        }
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "id": self._id, "object": "text_completion", "created": self._created, "model": self._params.model
+        }  # fmt: skip
+
+    def _chunk(self, text: str, finish_reason: str | None) -> dict[str, Any]:
+        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+        return {**self._head(), "choices": [choice]}
+
+
+@router.post("/completions")
+async def create_completion(request: Request) -> Response:
+    """Continue a text."""
+    serving: Serving = request.app.state.serving
+    fields = Fields(await read_object(request, serving.options.max_body_bytes))
+    params = completion_params(fields, serving.options, serving.checkpoint)
+    for name in fields.unknown():
+        if name not in HARMLESS:
+            serving.notices.ignored("completions", name)
+    return GenerationResponse(serving, await serving.completion_work(params), CompletionDialect(params))

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way a request can fail, and the one place where a failure becomes a reply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+
+
+class ApiError(Exception):
+    """A request that is answered with an error: HTTP status, message for the client, and OpenAI's error
+    fields.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = INVALID,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+
+
+class ClientGone(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the request is malformed or asks for what the engine does not have. `param` names the field."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unsupported(field: str) -> ApiError:
+    """400: a field that would change the reply in a way this engine cannot."""
+    return invalid(f"{field}: not supported by this engine", field)
+
+
+def model_not_found(name: str) -> ApiError:
+    """404: a model that is not served."""
+    message = f"The model `{name}` does not exist or you do not have access to it."
+    return ApiError(404, message, code="model_not_found", param="model")
+
+
+def body_too_large(limit: int) -> ApiError:
+    """413: the request's body is larger than is read."""
+    return ApiError(413, f"the request body is larger than {limit} bytes, the most this server reads")
+
+
+def context_exceeded(window: int, prompt: int, budget: int, *, param: str) -> ApiError:
+    """400: prompt and reply together do not fit the window. The opening words are those that clients look
+    for.
+    """
+    message = (
+        f"This model's maximum context length is {window} tokens. However, you requested {prompt + budget} tokens"
+        f" ({prompt} in the {param}, {budget} in the completion)."
+        " Please reduce the length of the messages or completion. (context_length_exceeded)"
+    )
+    return invalid(message, param, "context_length_exceeded")
+
+
+def engine_failed(message: str) -> ApiError:
+    """500: the engine failed while it worked on the reply."""
+    return ApiError(500, message, type=SERVER)
+
+
+def unavailable(message: str) -> ApiError:
+    """503: the engine takes no requests, now or any more."""
+    return ApiError(503, message, type=SERVER, headers={"Retry-After": "5"})
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """The error object of the OpenAI routes; always all four keys."""
+    fields = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    return {"error": fields}
+
+
+def error_response(error: ApiError) -> Response:
+    """The whole reply to a request that failed before its reply began."""
+    content = json.dumps(error_body(error), ensure_ascii=False).encode("utf-8", "replace")
+    return Response(content, error.status, error.headers, "application/json")

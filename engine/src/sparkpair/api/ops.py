@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is served and how it fares: models, health, metrics. Nothing here waits for the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import JSONResponse
+
+from sparkpair import __version__
+from sparkpair.api.errors import model_not_found
+from sparkpair.api.metrics import CONTENT_TYPE
+from sparkpair.api.options import ANY_MODEL
+from sparkpair.api.serving import Serving
+
+router = APIRouter()
+
+
+def _serving(request: Request) -> Serving:
+    serving: Serving = request.app.state.serving
+    return serving
+
+
+def _models(serving: Serving) -> list[dict[str, Any]]:
+    names = [serving.options.model_name, *(name for name in serving.options.aliases if name != ANY_MODEL)]
+    return [
+        {
+            "id": name,
+            "object": "model",
+            "created": serving.started,
+            "owned_by": "sparkpair",
+            "max_model_len": serving.engine.context_length,
+        }
+        for name in names
+    ]
+
+
+@router.api_route("/models", methods=["GET", "HEAD"])
+async def list_models(request: Request) -> Response:
+    """The served name, then its aliases."""
+    return JSONResponse({"object": "list", "data": _models(_serving(request))})
+
+
+@router.api_route("/models/{name:path}", methods=["GET", "HEAD"])
+async def get_model(request: Request, name: str) -> Response:
+    """One served name."""
+    for model in _models(_serving(request)):
+        if model["id"] == name:
+            return JSONResponse(model)
+    raise model_not_found(name)
+
+
+@router.api_route("/health", methods=["GET", "HEAD"])
+async def health(request: Request) -> Response:
+    """State and counters; 503 with `error` once the engine has died."""
+    serving = _serving(request)
+    figures = serving.engine.health()
+    state: dict[str, Any] = {
+        "ok": figures.error is None,
+        "backend": "sparkpair",
+        "version": __version__,
+        "model": serving.options.model_name,
+        "busy": figures.requests_running > 0,
+        "requests_running": figures.requests_running,
+        "requests_waiting": figures.requests_waiting,
+        "requests_total": figures.requests_total,
+        "prompt_tokens_total": figures.prompt_tokens_total,
+        "completion_tokens_total": figures.completion_tokens_total,
+        "cached_tokens_total": figures.cached_tokens_total,
+        "prefill_seconds_total": round(figures.prefill_seconds_total, 6),
+        "decode_seconds_total": round(figures.decode_seconds_total, 6),
+        "context_length": serving.engine.context_length,
+        "world_size": serving.engine.world_size,
+        "step": figures.step,
+        "iteration_s": round(figures.iteration_s, 6),
+        "streams": {
+            "decoding": figures.decoding,
+            "filling": figures.filling,
+            "prefilling": figures.filling,
+            "paused": 0,
+            "max": figures.max_streams,
+        },
+        "ranks": [{"rank": rank.rank, "step": rank.step} for rank in figures.ranks],
+    }
+    if figures.error is not None:
+        state["error"] = figures.error
+    return JSONResponse(state, 200 if figures.error is None else 503)
+
+
+@router.api_route("/metrics", methods=["GET", "HEAD"])
+async def metrics(request: Request) -> Response:
+    """Prometheus text."""
+    return Response(_serving(request).metrics.render(), headers={"content-type": CONTENT_TYPE})

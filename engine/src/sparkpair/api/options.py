@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the person who starts the server decides about its API."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+MIB = 2**20
+
+ANY_MODEL = "*"
+"""The alias that accepts every model name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ApiOptions:
+    """Settings of the API; times in seconds, sizes in bytes.
+
+    `model_dir` holds the checkpoint's tokenizer, template and generation defaults. `default_max_tokens` is
+    the reply budget of a request that names none, reasoning included. `thinking_default` and
+    `default_effort` (`low`, `high`, `max`; None: the template's own) apply where a request says nothing.
+    `keepalive_s` 0 turns the comments of idle streams off.
+    """
+
+    model_dir: Path
+    model_name: str
+    aliases: tuple[str, ...] = ()
+    default_max_tokens: int = 32768
+    thinking_default: bool = True
+    default_effort: str | None = None
+    keepalive_s: float = 15.0
+    max_body_bytes: int = 96 * MIB

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request's fields, checked by hand: what is honoured, what is refused by name, and what is ignored and
+said so.
+
+All checks run before anything is rendered or queued, so a refusal is always a plain 400, streamed or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from sparkpair.api.errors import invalid, model_not_found, unsupported
+from sparkpair.api.fields import Fields
+from sparkpair.api.options import ANY_MODEL, ApiOptions
+from sparkpair.chat.checkpoint import CheckpointText
+from sparkpair.chat.messages import BadMessages, normalise_messages
+from sparkpair.chat.template import RESERVED
+from sparkpair.request import SamplingParams
+
+MOST_STOPS = 64
+LONGEST_STOP = 1024
+# Below this temperature the likeliest token is certain, and dividing by it would overflow.
+COLDEST = 1e-4
+SEED_BITS = 63
+
+EFFORTS = {"minimal": "low", "low": "low", "medium": "high", "high": "high", "xhigh": "max", "max": "max", "none": None}
+"""The effort that the template is given for each that a client may ask for; `none` turns thinking off."""
+
+HARMLESS = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "verbosity",
+        "parallel_tool_calls",
+    }
+)
+"""Fields that many clients send and that would not change a reply here; not worth a line in the log."""
+
+GRAMMARS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+MEDIA = ("audio", "image", "images", "video", "videos")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyParams:
+    """What every route lets a client choose. `max_tokens` None: the server's default, cut to what the
+    window leaves.
+    """
+
+    model: str
+    stream: bool
+    include_usage: bool
+    max_tokens: int | None
+    min_tokens: int
+    sampling: SamplingParams
+    stops: tuple[str, ...]
+    ignore_eos: bool
+    background: bool
+    draft: bool
+    return_token_ids: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ChatParams(ReplyParams):
+    """A chat request. `effort` is what the template is given; `extra` are further template variables."""
+
+    messages: list[dict[str, Any]]
+    thinking: bool
+    effort: str | None
+    clear_thinking: bool
+    extra: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionParams(ReplyParams):
+    """A completion request: text, or token ids to run as they are. `markers`: markers written in the text
+    become ids.
+    """
+
+    prompt: str | tuple[int, ...]
+    markers: bool
+
+
+def chat_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText) -> ChatParams:
+    """Check a chat request. Raises ApiError."""
+    common = _reply_params(fields, options, checkpoint)
+    _refuse_functions(fields)
+    if fields.get("modalities") not in (None, ["text"]):
+        raise invalid('modalities: only ["text"] is supported by this engine', "modalities")
+    for name in MEDIA:
+        if fields.get(name) is not None:
+            raise unsupported(name)
+    try:
+        messages = normalise_messages(fields.get("messages"))
+    except BadMessages as error:
+        raise invalid(
+            f"messages: {error}" if not str(error).startswith("messages") else str(error), "messages"
+        ) from None
+    thinking, effort, clear, extra = _thinking(fields, options)
+    return ChatParams(**common, messages=messages, thinking=thinking, effort=effort, clear_thinking=clear, extra=extra)
+
+
+def completion_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText) -> CompletionParams:
+    """Check a completion request. Raises ApiError."""
+    common = _reply_params(fields, options, checkpoint)
+    best_of = fields.integer("best_of")
+    if best_of not in (None, 1):
+        raise invalid("best_of: only 1 is supported by this engine", "best_of")
+    if fields.boolean("echo", False):
+        raise unsupported("echo")
+    if fields.string("suffix"):
+        raise unsupported("suffix")
+    return CompletionParams(
+        **common, prompt=_prompt(fields.get("prompt"), checkpoint), markers=fields.boolean("add_special_tokens", False)
+    )
+
+
+def _reply_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText) -> dict[str, Any]:
+    model = _model(fields, options)
+    _refuse_alternatives(fields)
+    _refuse_grammars(fields)
+    if (budget := fields.integer("thinking_budget")) is not None and budget > 0:
+        raise unsupported("thinking_budget")
+    stream_options = Fields(fields.object("stream_options"), "stream_options.")
+    min_tokens = fields.integer("min_tokens") or 0
+    if min_tokens < 0:
+        raise invalid("min_tokens: expected 0 or more", "min_tokens")
+    return {
+        "model": model,
+        "stream": fields.boolean("stream", False),
+        "include_usage": stream_options.boolean("include_usage", False),
+        "max_tokens": _max_tokens(fields),
+        "min_tokens": min_tokens,
+        "sampling": _sampling(fields, checkpoint),
+        "stops": _stops(fields.get("stop")),
+        "ignore_eos": fields.boolean("ignore_eos", False),
+        "background": fields.get("priority") == "background",
+        "draft": fields.boolean("draft", True),
+        "return_token_ids": fields.boolean("return_token_ids", False),
+    }
+
+
+def _model(fields: Fields, options: ApiOptions) -> str:
+    """The model name to put on the reply."""
+    name = fields.string("model")
+    if name is None:
+        return options.model_name
+    if name == options.model_name or (name in options.aliases and name != ANY_MODEL):
+        return name
+    if ANY_MODEL in options.aliases:
+        return options.model_name
+    raise model_not_found(name)
+
+
+def _max_tokens(fields: Fields) -> int | None:
+    """The first budget that is neither absent, null nor 0; a negative one is 1."""
+    budgets = [fields.integer("max_tokens"), fields.integer("max_completion_tokens")]
+    budget = next((budget for budget in budgets if budget), None)
+    return None if budget is None else max(budget, 1)
+
+
+def _sampling(fields: Fields, checkpoint: CheckpointText) -> SamplingParams:
+    default = checkpoint.sampling
+    temperature, top_p, min_p = (fields.number(name) for name in ("temperature", "top_p", "min_p"))
+    top_k = fields.integer("top_k")
+    seed = fields.integer("seed")
+    temperature = default.temperature if temperature is None else temperature
+    if top_p is not None and not 0 < top_p <= 1:
+        raise invalid("top_p: expected more than 0 and at most 1", "top_p")
+    if min_p is not None and not 0 <= min_p <= 1:
+        raise invalid("min_p: expected 0 to 1", "min_p")
+    if seed is not None and not -(2**SEED_BITS) <= seed < 2**SEED_BITS:
+        raise invalid("seed: expected a 64-bit whole number", "seed")
+    return SamplingParams(
+        temperature=temperature if temperature >= COLDEST else 0.0,
+        top_p=default.top_p if top_p is None else top_p,
+        top_k=default.top_k if top_k is None else min(max(top_k, 0), checkpoint.vocab_size),
+        min_p=default.min_p if min_p is None else min_p,
+        seed=seed,
+    )
+
+
+def _stops(value: Any) -> tuple[str, ...]:
+    stops = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(stop, str) and stop for stop in stops):
+        raise invalid("stop: expected a non-empty string or a list of them", "stop")
+    if len(stops) > MOST_STOPS or any(len(stop) > LONGEST_STOP for stop in stops):
+        raise invalid(f"stop: expected at most {MOST_STOPS} strings of at most {LONGEST_STOP} characters", "stop")
+    return tuple(stops)
+
+
+def _refuse_alternatives(fields: Fields) -> None:
+    """Several replies and token probabilities are not offered."""
+    count = fields.get("n")
+    if count is not None and (isinstance(count, bool) or count != 1):
+        raise invalid("n: only 1 is supported by this engine", "n")
+    logprobs = fields.get("logprobs")
+    if logprobs is not None and not isinstance(logprobs, bool):
+        raise invalid("logprobs: expected true or false; token probabilities are not supported", "logprobs")
+    if logprobs:
+        raise unsupported("logprobs")
+    if fields.get("top_logprobs") is not None:
+        raise unsupported("top_logprobs")
+
+
+def _refuse_grammars(fields: Fields) -> None:
+    for name in GRAMMARS:
+        if fields.get(name) is not None:
+            raise unsupported(name)
+    form = fields.object("response_format")
+    if form and form.get("type") != "text":
+        raise invalid("response_format: only type text is supported by this engine", "response_format")
+
+
+def _refuse_functions(fields: Fields) -> None:
+    """Functions that the model may call are not offered yet; with `tool_choice` none they have no effect."""
+    tools = fields.get("tools")
+    choice = fields.get("tool_choice")
+    if not isinstance(tools, list | None):
+        raise invalid("tools: expected a list", "tools")
+    if choice in ("none", {"type": "none"}):
+        return
+    if tools:
+        raise unsupported("tools")
+    if choice not in (None, "auto"):
+        raise invalid("tool_choice: there are no tools to choose from", "tool_choice")
+    for name in ("functions", "function_call"):
+        if fields.get(name):
+            raise unsupported(name)
+
+
+def _thinking(fields: Fields, options: ApiOptions) -> tuple[bool, str | None, bool, Mapping[str, Any]]:
+    """Switch, effort, whether to clear past reasoning, and further template variables."""
+    kwargs = Fields(fields.object("chat_template_kwargs"), "chat_template_kwargs.")
+    name = fields.string("reasoning_effort")
+    fallback = kwargs.string("reasoning_effort")
+    asked = fallback if name is None else name
+    if asked is not None and asked not in EFFORTS:
+        raise invalid(f"reasoning_effort: expected one of {', '.join(EFFORTS)}", "reasoning_effort")
+    thinking = options.thinking_default if asked is None else EFFORTS[asked] is not None
+    switch = kwargs.get("thinking")
+    if isinstance(switch, dict):
+        switch = {"enabled": True, "disabled": False}.get(str(switch.get("type")))
+    if isinstance(switch, bool):
+        thinking = switch
+    thinking = kwargs.boolean("enable_thinking", thinking)
+    effort = options.default_effort if asked is None else EFFORTS[asked]
+    clear = kwargs.boolean("clear_thinking", False)
+    extra = {key: kwargs.get(key) for key in kwargs.unknown()}
+    if reserved := sorted(RESERVED & extra.keys()):
+        raise invalid(f"chat_template_kwargs.{reserved[0]}: may not be set here", "chat_template_kwargs")
+    return thinking, effort or options.default_effort, clear, extra
+
+
+def _prompt(value: Any, checkpoint: CheckpointText) -> str | tuple[int, ...]:
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, list) and value and all(type(token_id) is int for token_id in value):
+        if not all(0 <= token_id < checkpoint.vocab_size for token_id in value):
+            raise invalid(f"prompt: token ids must be 0 to {checkpoint.vocab_size - 1}", "prompt")
+        return tuple(value)
+    raise invalid("prompt: expected a non-empty string or a non-empty list of token ids", "prompt")

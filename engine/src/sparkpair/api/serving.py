@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the routes share: from checked parameters to a request at the engine, and the replies that are
+running.
+
+The order is the same for every route: render and encode, check the window, then submit. Until the last step
+nothing has been promised to the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from sparkpair.api.errors import context_exceeded, invalid, unavailable
+from sparkpair.api.generation import Generation
+from sparkpair.api.metrics import Metrics
+from sparkpair.api.notices import Notices
+from sparkpair.api.options import ApiOptions
+from sparkpair.api.params import ChatParams, CompletionParams, ReplyParams
+from sparkpair.chat.checkpoint import CheckpointText
+from sparkpair.chat.decoder import ReplyDecoder
+from sparkpair.chat.messages import text_length
+from sparkpair.chat.template import TemplateError
+from sparkpair.request import Engine, EngineError, GenerationRequest
+
+OFF_LOOP_CHARACTERS = 32 * 1024
+"""Prompts from this size on are rendered and encoded in a thread, so that streams go on meanwhile."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """A request that has passed every check, and how to read its reply."""
+
+    params: ReplyParams
+    request: GenerationRequest
+    decoder: ReplyDecoder
+
+
+class Serving:
+    """The state of one application."""
+
+    def __init__(self, engine: Engine, options: ApiOptions, checkpoint: CheckpointText) -> None:
+        self.engine = engine
+        self.options = options
+        self.checkpoint = checkpoint
+        self.notices = Notices()
+        self.started = int(time.time())
+        self.metrics = Metrics(engine, lambda: sum(generation.tokens_so_far for generation in self._running))
+        self._running: set[Generation] = set()
+        self._stopping = False
+
+    async def chat_work(self, params: ChatParams) -> Work:
+        """Render a conversation and check that it fits. Raises ApiError."""
+        if text_length(params.messages) < OFF_LOOP_CHARACTERS:
+            ids, inside_thinking = self._chat_prompt(params)
+        else:
+            ids, inside_thinking = await asyncio.to_thread(self._chat_prompt, params)
+        return self._work(params, ids, "messages", split_thinking=True, inside_thinking=inside_thinking)
+
+    async def completion_work(self, params: CompletionParams) -> Work:
+        """Encode a prompt and check that it fits. Raises ApiError."""
+        if isinstance(params.prompt, tuple):
+            ids = params.prompt
+        elif len(params.prompt) < OFF_LOOP_CHARACTERS:
+            ids = self._text_prompt(params.prompt, params.markers)
+        else:
+            ids = await asyncio.to_thread(self._text_prompt, params.prompt, params.markers)
+        return self._work(params, ids, "prompt", split_thinking=False, inside_thinking=False)
+
+    @contextlib.contextmanager
+    def generation(self, work: Work) -> Iterator[Generation]:
+        """Submit a request, and have it count as running until the block ends. Raises ApiError when it is
+        not taken.
+        """
+        if self._stopping:
+            raise unavailable("the server is stopping")
+        try:
+            reply = self.engine.submit(work.request)
+        except EngineError as error:
+            raise unavailable(str(error)) from error
+        generation = Generation(reply, work.decoder, self.metrics)
+        self._running.add(generation)
+        try:
+            yield generation
+        finally:
+            self._running.discard(generation)
+            reply.cancel()
+
+    def shut_down(self) -> None:
+        """Take no more requests and end those that run, each with a last event."""
+        self._stopping = True
+        for generation in list(self._running):
+            generation.shut_down()
+
+    def _chat_prompt(self, params: ChatParams) -> tuple[tuple[int, ...], bool]:
+        try:
+            prompt = self.checkpoint.template.render(
+                params.messages,
+                thinking=params.thinking,
+                effort=params.effort,
+                clear_thinking=params.clear_thinking,
+                extra=params.extra,
+            )
+        except TemplateError as error:
+            raise invalid(f"messages: the chat template refuses them: {error}", "messages") from error
+        return tuple(self.checkpoint.tokenizer.encode_segments(prompt.segments)), prompt.inside_thinking
+
+    def _text_prompt(self, text: str, markers: bool) -> tuple[int, ...]:
+        tokenizer = self.checkpoint.tokenizer
+        ids = tokenizer.encode_segments(tokenizer.split_markers(text)) if markers else tokenizer.encode_text(text)
+        return tuple(ids)
+
+    def _work(
+        self, params: ReplyParams, ids: tuple[int, ...], param: str, *, split_thinking: bool, inside_thinking: bool
+    ) -> Work:
+        budget = self._budget(params.max_tokens, len(ids), param)
+        end_ids = self.checkpoint.stop_ids
+        stop_ids = frozenset() if params.ignore_eos else end_ids
+        request = GenerationRequest(
+            prompt_ids=ids,
+            max_new_tokens=budget,
+            sampling=params.sampling,
+            stop_ids=stop_ids,
+            min_new_tokens=min(params.min_tokens, budget),
+            background=params.background,
+            draft=params.draft,
+        )
+        decoder = ReplyDecoder(
+            self.checkpoint.tokenizer,
+            stop_ids=stop_ids,
+            stops=params.stops,
+            split_thinking=split_thinking,
+            inside_thinking=inside_thinking,
+            show_ids=end_ids - stop_ids,
+        )
+        return Work(params, request, decoder)
+
+    def _budget(self, asked: int | None, prompt: int, param: str) -> int:
+        """Tokens the reply may have. Raises ApiError when the prompt leaves none, or not what was asked
+        for.
+        """
+        window = self.engine.context_length
+        if prompt >= window or (asked is not None and prompt + asked > window):
+            raise context_exceeded(window, prompt, asked or 1, param=param)
+        return asked or min(self.options.default_max_tokens, window - prompt)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Server-sent events: how one is written, and how a stream is kept alive while there is nothing to say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from starlette.types import Send
+
+HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    # Some proxies collect a reply before they pass it on, unless told not to.
+    (b"x-accel-buffering", b"no"),
+]
+COMMENT = b": keepalive\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+def encode_event(data: str, name: str | None = None) -> bytes:
+    """One event; `data` of several lines becomes several data lines, as the format asks."""
+    lines = [] if name is None else [f"event: {name}"]
+    lines += [f"data: {line}" for line in data.split("\n")]
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+class EventWriter:
+    """Writes the body of one event stream."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._clock = asyncio.get_running_loop().time
+        self._last = self._clock()
+
+    async def start(self) -> None:
+        """Send status and headers."""
+        await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+
+    async def write(self, data: bytes) -> None:
+        """Send whole events."""
+        self._last = self._clock()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        """Send the end of the body."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @contextlib.asynccontextmanager
+    async def kept_alive(self, interval_s: float) -> AsyncIterator[None]:
+        """Write a comment whenever nothing has been written for so long; 0 writes none."""
+        task = asyncio.create_task(self._comment(interval_s)) if interval_s > 0 else None
+        try:
+            yield
+        finally:
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def _comment(self, interval_s: float) -> None:
+        while True:
+            rest = self._last + interval_s - self._clock()
+            if rest > 0:
+                await asyncio.sleep(rest)
+            else:
+                await self.write(COMMENT)

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Malformed and hostile requests: each gets its documented error with all four keys, and the server goes
+on.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from sparkpair.api.options import ApiOptions
+
+from tests.engine.api.conftest import Serve, Server
+from tests.engine.api.raw import Answer, chat_body, closed, read_answer, request
+from tests.engine.api.scripted import HOLD
+
+HI = [{"role": "user", "content": "Hi"}]
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def messages(*given: Any) -> dict[str, Any]:
+    return {"messages": list(given)}
+
+
+# Each: the fields sent, and the `param` of the 400.
+CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"n": 2}, "n"),
+    ({"n": 0}, "n"),
+    ({"n": True}, "n"),
+    ({"n": "1"}, "n"),
+    ({"logprobs": True}, "logprobs"),
+    ({"logprobs": 5}, "logprobs"),
+    ({"logprobs": "yes"}, "logprobs"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"top_logprobs": "a"}, "top_logprobs"),
+    ({"temperature": True}, "temperature"),
+    ({"temperature": "warm"}, "temperature"),
+    ({"temperature": []}, "temperature"),
+    ({"temperature": 10**400}, "temperature"),
+    ({"temperature": "nan"}, "temperature"),
+    ({"temperature": "1_0"}, "temperature"),
+    ({"top_p": False}, "top_p"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 1.5}, "top_p"),
+    ({"top_p": "inf"}, "top_p"),
+    ({"min_p": -0.1}, "min_p"),
+    ({"min_p": 1.1}, "min_p"),
+    ({"min_p": {}}, "min_p"),
+    ({"top_k": 1.5}, "top_k"),
+    ({"top_k": True}, "top_k"),
+    ({"top_k": "many"}, "top_k"),
+    ({"seed": 0.5}, "seed"),
+    ({"seed": False}, "seed"),
+    ({"seed": 2**63}, "seed"),
+    ({"seed": "9" * 50}, "seed"),
+    ({"max_tokens": True}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": "ten"}, "max_tokens"),
+    ({"max_tokens": 10**30}, "messages"),
+    ({"max_completion_tokens": []}, "max_completion_tokens"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": "x"}, "min_tokens"),
+    ({"thinking_budget": True}, "thinking_budget"),
+    ({"thinking_budget": 100}, "thinking_budget"),
+    ({"stop": ""}, "stop"),
+    ({"stop": ["a", ""]}, "stop"),
+    ({"stop": ["a", 1]}, "stop"),
+    ({"stop": 5}, "stop"),
+    ({"stop": {}}, "stop"),
+    ({"stop": ["a"] * 65}, "stop"),
+    ({"stop": "a" * 1025}, "stop"),
+    ({"ignore_eos": 1}, "ignore_eos"),
+    ({"ignore_eos": "true"}, "ignore_eos"),
+    ({"stream": "true"}, "stream"),
+    ({"stream": 1}, "stream"),
+    ({"stream_options": []}, "stream_options"),
+    ({"stream_options": {"include_usage": 1}}, "stream_options"),
+    ({"draft": "no"}, "draft"),
+    ({"return_token_ids": 0}, "return_token_ids"),
+    ({"model": 5}, "model"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"modalities": "text"}, "modalities"),
+    ({"audio": {"voice": "x"}}, "audio"),
+    ({"video": "x"}, "video"),
+    ({"tools": "f"}, "tools"),
+    ({"tools": [TOOL]}, "tools"),
+    ({"tools": [TOOL], "tool_choice": "required"}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": ""}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": False}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": 0}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"enable_thinking": "false"}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"clear_thinking": 1}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"add_generation_prompt": False}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"reasoning_effort": "huge"}}, "reasoning_effort"),
+    ({"reasoning_effort": "extreme"}, "reasoning_effort"),
+    ({"reasoning_effort": 3}, "reasoning_effort"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": True}}}, "response_format"),
+    ({"response_format": "json"}, "response_format"),
+    ({"guided_json": {}}, "guided_json"),
+    ({"guided_regex": "a*"}, "guided_regex"),
+    ({"guided_choice": ["a"]}, "guided_choice"),
+    ({"guided_grammar": "root ::= x"}, "guided_grammar"),
+    ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ({"messages": None}, "messages"),
+    ({"messages": "Hi"}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": {}}, "messages"),
+    (messages("Hi"), "messages"),
+    (messages({"content": "Hi"}), "messages"),
+    (messages({"role": "critic", "content": "Hi"}), "messages"),
+    (messages({"role": ["user"], "content": "Hi"}), "messages"),
+    (messages({"role": "user", "content": 5}), "messages"),
+    (messages({"role": "user", "content": {"type": "text"}}), "messages"),
+    (messages({"role": "user", "content": ["Hi"]}), "messages"),
+    (messages({"role": "user", "content": [{"type": "text"}]}), "messages"),
+    (messages({"role": "user", "content": [{"type": "text", "text": None}]}), "messages"),
+    (messages({"role": "user", "content": [{"type": ["text"], "text": "a"}]}), "messages"),
+    (messages({"role": "user", "content": [{"type": "poem", "text": "a"}]}), "messages"),
+    (messages({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}), "messages"),
+    (messages({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}), "messages"),
+    (messages(*HI, {"role": "assistant", "reasoning_content": 5}), "messages"),
+    (messages(*HI, {"role": "assistant", "tool_calls": "f"}), "messages"),
+    (messages(*HI, {"role": "assistant", "tool_calls": [{}]}), "messages"),
+    (messages(*HI, {"role": "assistant", "tool_calls": [{"function": {"name": ""}}]}), "messages"),
+    (messages(*HI, {"role": "assistant", "tool_calls": [{"id": 1, "function": {"name": "f"}}]}), "messages"),
+    (messages(*HI, {"role": "tool", "tool_call_id": 7, "content": "x"}), "messages"),
+]
+
+COMPLETION_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({}, "prompt"),
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": None}, "prompt"),
+    ({"prompt": 5}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": ["a", "b"]}, "prompt"),
+    ({"prompt": [[1, 2]]}, "prompt"),
+    ({"prompt": [1, True]}, "prompt"),
+    ({"prompt": [1, 2.0]}, "prompt"),
+    ({"prompt": [-1]}, "prompt"),
+    ({"prompt": [1535]}, "prompt"),
+    ({"prompt": [10**30]}, "prompt"),
+    ({"prompt": [1] * 4096}, "prompt"),
+    ({"prompt": "a", "max_tokens": 4096}, "prompt"),
+    ({"prompt": "a", "logprobs": 1}, "logprobs"),
+    ({"prompt": "a", "echo": True}, "echo"),
+    ({"prompt": "a", "echo": "no"}, "echo"),
+    ({"prompt": "a", "suffix": "b"}, "suffix"),
+    ({"prompt": "a", "best_of": 2}, "best_of"),
+    ({"prompt": "a", "best_of": "x"}, "best_of"),
+    ({"prompt": "a", "n": 3}, "n"),
+    ({"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+    ({"prompt": "a", "guided_json": "{}"}, "guided_json"),
+    ({"prompt": "a", "temperature": "x"}, "temperature"),
+]
+
+# Each: a body that is no acceptable JSON object.
+BODIES = {
+    "empty": b"",
+    "not json": b"messages=Hi",
+    "cut": b'{"messages": [',
+    "list": b"[]",
+    "string": b'"Hi"',
+    "null": b"null",
+    "number": b"5",
+    "trailing": chat_body() + b"}",
+    "two objects": chat_body() + chat_body(),
+    "not utf-8": b'{"messages": "\xff"}',
+    "utf-16": chat_body().decode().encode("utf-16"),
+    "byte order mark": b"\xef\xbb\xbf" + chat_body(),
+    "raw surrogate": b'{"messages": "\xed\xa0\x80"}',
+    "nan": b'{"messages": [{"role": "user", "content": "Hi"}], "temperature": NaN}',
+    "infinity": b'{"messages": [{"role": "user", "content": "Hi"}], "top_k": -Infinity}',
+    "overflow": b'{"messages": [{"role": "user", "content": "Hi"}], "temperature": 1e999}',
+    "half surrogate": b'{"messages": [{"role": "user", "content": "\\ud83d"}]}',
+    "half surrogate key": b'{"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": {"\\uDE00": 1}}',
+    "deep lists": b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+    "long number": b'{"messages": [{"role": "user", "content": "Hi"}], "seed": ' + b"9" * 5000 + b"}",
+    "control character": b'{"messages": [{"role": "user", "content": "a\nb"}]}',
+    "gzip": b"\x1f\x8b\x08\x00\x00\x00\x00\x00",
+}
+
+
+def check(status: int, body: Any, expected: int = 400) -> dict[str, Any]:
+    """An error object with all four keys of the right types; returned."""
+    assert status == expected, body
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    assert "Traceback" not in error["message"]
+    assert isinstance(error["type"], str)
+    for key in ("param", "code"):
+        assert isinstance(error[key], str | None)
+    return error
+
+
+async def alive(server: Server) -> None:
+    server.says("</think>", "Yes.", "<|user|>")
+    assert (await server.chat()).json()["choices"][0]["message"]["content"] == "Yes."
+
+
+def test_corpus_is_large_enough() -> None:
+    assert len(CHAT_FIELDS) + len(COMPLETION_FIELDS) + len(BODIES) >= 150
+
+
+async def test_every_bad_chat_field_is_refused_by_name_streamed_or_not(server: Server) -> None:
+    for fields, param in CHAT_FIELDS:
+        for stream in (False, True):
+            response = await server.http.post(
+                "/v1/chat/completions", content=json.dumps({"messages": HI, "stream": stream, **fields})
+            )
+            error = check(response.status_code, response.json())
+            assert (error["param"], error["type"]) == (param, "invalid_request_error"), fields
+            assert response.headers["content-type"] == "application/json"
+    assert server.engine.replies == []
+    await alive(server)
+
+
+async def test_every_bad_completion_field_is_refused_by_name(server: Server) -> None:
+    for fields, param in COMPLETION_FIELDS:
+        response = await server.http.post("/v1/completions", content=json.dumps(fields))
+        assert check(response.status_code, response.json())["param"] == param, fields
+    assert server.engine.replies == []
+    await alive(server)
+
+
+async def test_every_bad_body_is_refused(server: Server) -> None:
+    for name, body in BODIES.items():
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            response = await server.http.post(path, content=body)
+            assert response.status_code == 400, name
+            assert check(400, response.json())["type"] == "invalid_request_error", name
+    assert server.engine.replies == []
+    await alive(server)
+
+
+@pytest.mark.parametrize("depth", [10, 900])
+async def test_deeply_nested_template_variables_are_taken_or_refused(server: Server, depth: int) -> None:
+    variable = b"[" * depth + b"]" * depth
+    body = chat_body()[:-1] + b', "chat_template_kwargs": {"x": ' + variable + b"}}"
+    server.says("</think>", "Yes.", "<|user|>")
+    assert (await server.http.post("/v1/chat/completions", content=body)).status_code in (200, 400)
+    await alive(server)
+
+
+async def test_unknown_routes_and_methods(server: Server) -> None:
+    for method, path, status, code in [
+        ("GET", "/", 404, "unknown_url"),
+        ("GET", "/v1", 404, "unknown_url"),
+        ("POST", "/v1/decisions", 404, "unknown_url"),
+        ("GET", "/v2/models", 404, "unknown_url"),
+        ("GET", "/docs", 404, "unknown_url"),
+        ("GET", "/v1/models/none", 404, "model_not_found"),
+        ("GET", "/v1/chat/completions", 405, None),
+        ("PUT", "/v1/completions", 405, None),
+        ("POST", "/v1/models", 405, None),
+        ("DELETE", "/health", 405, None),
+    ]:
+        response = await server.http.request(method, path, content=b"x" * 200_000 if method == "POST" else None)
+        assert check(response.status_code, response.json(), status)["code"] == code, path
+        assert ("allow" in response.headers) == (status == 405)
+    await alive(server)
+
+
+async def exchange(server: Server, *requests: bytes) -> list[Answer]:
+    """Send requests one after another on one connection and read their replies."""
+    reader, writer = await server.connect()
+    answers = []
+    for sent in requests:
+        writer.write(sent)
+        answers.append(await read_answer(reader))
+    writer.close()
+    return answers
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        request(body=chat_body(), headers={"Content-Length": "10", "Transfer-Encoding": "chunked"}),
+        request(body=chat_body(), headers={"Content-Length": "ten"}),
+        request(body=chat_body(), headers={"Content-Length": "-1"}),
+        request(body=chat_body(), headers={"Content-Length": "5\r\nContent-Length: 6"}),
+        request(body=b"zz\r\n{}\r\n0\r\n\r\n", headers={"Transfer-Encoding": "chunked", "Content-Length": ""}),
+        request(body=b"x", headers={"Transfer-Encoding": "gzip", "Content-Length": ""}),
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost test\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /health HTTP/9.9\r\n\r\n",
+    ],
+    ids=[
+        "length and chunks", "length no number", "length negative", "two lengths", "chunk size", "other coding",
+        "header without colon", "no path", "tls", "version",
+    ],
+)  # fmt: skip
+async def test_request_that_is_not_http_is_refused_and_the_connection_closed(server: Server, sent: bytes) -> None:
+    reader, writer = await server.connect()
+    writer.write(sent)
+    answer = await read_answer(reader)
+    assert check(answer.status, answer.json())["type"] == "invalid_request_error"
+    assert answer.headers["connection"] == "close"
+    assert await closed(reader)
+    writer.close()
+    await alive(server)
+
+
+async def test_chunked_bodies_are_read_whole_and_the_connection_goes_on(server: Server) -> None:
+    server.says("</think>", "Yes.", "<|user|>")
+    body = chat_body()
+    chunked = request(chunks=[body[:1], body[1:20], body[20:]])
+    answers = await exchange(server, chunked, chunked, request("/health", method="GET"))
+    assert [answer.status for answer in answers] == [200, 200, 200]
+    assert answers[1].json()["choices"][0]["message"]["content"] == "Yes."
+
+
+async def test_refused_bodies_never_become_the_next_request(server: Server) -> None:
+    smuggled = request("/v1/models", method="GET")
+    for path, status in (("/v1/unknown", 404), ("/v1/models", 405), ("/v1/completions", 400)):
+        answers = await exchange(server, request(path, smuggled * 2000), request("/health", method="GET"))
+        assert [answer.status for answer in answers] == [status, 200], path
+        assert answers[1].json()["backend"] == "sparkpair"
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["sized", "chunked"])
+async def test_body_over_the_limit_is_413_and_the_connection_stays_usable(serve: Serve, chunked: bool) -> None:
+    limit = 100_000
+    async with serve(max_body_bytes=limit) as server:
+        server.says("</think>", "Yes.", "<|user|>")
+        fits = chat_body() + b" " * (limit - len(chat_body()))
+        over = fits + b" "
+
+        def send(body: bytes) -> bytes:
+            return request(chunks=[body[:50_000], body[50_000:]]) if chunked else request(body=body)
+
+        answers = await exchange(server, send(fits), send(over), send(fits))
+        assert [answer.status for answer in answers] == [200, 413, 200]
+        error = check(413, answers[1].json(), 413)
+        assert (error["type"], str(limit) in error["message"]) == ("invalid_request_error", True)
+
+
+async def test_declared_oversize_is_refused_before_the_client_sends_it(serve: Serve) -> None:
+    async with serve(max_body_bytes=1000) as server:
+        reader, writer = await server.connect()
+        writer.write(request(body=b"", headers={"Content-Length": "1001", "Expect": "100-continue"}))
+        assert (await read_answer(reader)).status == 413
+        writer.close()
+
+
+async def test_expected_continue_is_given_for_a_body_that_fits(server: Server) -> None:
+    server.says("</think>", "Yes.", "<|user|>")
+    reader, writer = await server.connect()
+    head, _, body = request(body=chat_body(), headers={"Expect": "100-continue"}).partition(b"\r\n\r\n")
+    writer.write(head + b"\r\n\r\n")
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(body)
+    assert (await read_answer(reader)).status == 200
+    writer.close()
+
+
+def test_bodies_up_to_96_mib_are_read_by_default(tmp_path: Any) -> None:
+    assert ApiOptions(model_dir=tmp_path, model_name="m").max_body_bytes == 96 * 1024 * 1024
+
+
+async def test_garbage_behind_a_running_stream_ends_the_connection_without_an_answer(server: Server) -> None:
+    server.engine.script = [HOLD]
+    reader, writer = await server.connect()
+    writer.write(request(body=chat_body(stream=True)))
+    await reader.readuntil(b"assistant")
+    reply = await server.engine.submitted()
+    writer.write(b"\x00\x01garbage\r\n\r\n")
+    rest = await reader.read()
+    assert b"HTTP/1.1 400" not in rest
+    await reply.cancelled.wait()
+    writer.close()
+
+
+async def test_large_prompts_are_handled_like_small_ones(server: Server) -> None:
+    text = "word " * 20_000
+    server.engine.context_length = 200_000
+    server.says("</think>", "Yes.", "<|user|>")
+    response = await server.chat(messages=[{"role": "user", "content": text}])
+    assert response.status_code == 200
+    assert text.encode() in b"".join(map(server.tokenizer.token_bytes, server.engine.last.prompt_ids))
+    response = await server.http.post("/v1/completions", json={"prompt": text})
+    assert list(server.engine.last.prompt_ids) == server.tokenizer.encode_text(text)
