@@ -85,11 +85,12 @@ class ActionModule(ActionBase):
             if verdict is not None:
                 self._board.publish(dataclasses.replace(own, verdict=verdict, final=True))
                 return self._told(verdict, elapsed, seen)
-            left = self._options["timeout"] - elapsed
+            look_s = min(_LOOK_S, self._options["timeout"] - elapsed)
             if own.anchor("ready_s") is not None and own.rank != 0:
                 # Nothing more is to be expected of this rank: the news will come from the others.
-                self._board.wait(lambda seen: _live.judge(seen) is not None, min(1.0, left))
-            own = self._look(min(_LOOK_S, max(0.0, left)))
+                self._board.wait(lambda seen: _live.judge(seen) is not None, look_s)
+                look_s = 0
+            own = self._look(look_s)
 
     def _lost(self, own: Sighting) -> dict[str, Any]:
         """Look once more, when every rank has had the time for its last words, and return the failure."""
