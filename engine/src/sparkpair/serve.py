@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import torch
 from sparkpair import __version__
 from sparkpair.api.app import create_app
 from sparkpair.api.options import ApiOptions
-from sparkpair.api.server import serve_http
+from sparkpair.api.server import bind, serve_http
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import check_world
@@ -119,19 +120,22 @@ def load(loadable: Loadable, settings: ServeSettings, group: Group, check: Calla
 class Signals:
     """SIGTERM and SIGINT as a call: before serving they end the process cleanly, while serving they stop the server.
 
-    A thread waits for them, because the main thread may be inside a tensor exchange that no Python signal handler can
-    interrupt.
+    A thread of its own reacts, because the main thread may be inside a tensor exchange in which Python runs no signal
+    handlers. It learns of a signal through the wake-up descriptor, which works whatever thread the system picks.
     """
 
     def __init__(self) -> None:
         self.on_stop: Callable[[], None] = lambda: os._exit(0)
-        self._set = {signal.SIGTERM, signal.SIGINT}
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._set)
-        threading.Thread(target=self._wait, name="signals", daemon=True).start()
+        receiver, sender = socket.socketpair()
+        sender.setblocking(False)
+        self._sender = sender
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._wait, args=(receiver,), name="signals", daemon=True).start()
 
-    def _wait(self) -> None:
-        while True:
-            signal.sigwait(self._set)
+    def _wait(self, receiver: socket.socket) -> None:
+        while receiver.recv(1):
             self.on_stop()
 
 
@@ -148,8 +152,10 @@ def serve(settings: ServeSettings) -> int:
 
 
 def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started: float) -> int:
-    # Taken and given back at once: a port in use must be known now and not after minutes of loading.
-    listen(settings.host, settings.port, "--port").close()
+    # Taken and given back: a port in use must be known now and not after minutes of loading, and clients that come
+    # before this rank can answer must be refused and not left waiting.
+    for sock in bind(settings.host, settings.port):
+        sock.close()
     leader: Leader | None = None
     group: Group = SoloGroup()
     window = loadable.window
@@ -215,9 +221,11 @@ async def _serve_requests(
         ),
     )
     where = f"http://{settings.host}:{settings.port}"
-    await serve_http(
-        app, settings.host, settings.port, on_ready=lambda: say(f"serving {settings.name} at {where}"), stop=stop
-    )
+
+    def ready() -> None:
+        say(f"serving {settings.name} at {where}")
+
+    await serve_http(app, settings.host, settings.port, on_ready=ready, stop=stop)
     engine.stop()
     if deaths:
         raise deaths[0]
