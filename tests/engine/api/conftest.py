@@ -87,13 +87,15 @@ def serve(text_directory: Path, tokenizer: TextTokenizer) -> Serve:
         task = asyncio.create_task(serve_sockets(app, sockets, on_ready=ready.set, stop=stop))
         await ready.wait()
         url = f"http://127.0.0.1:{port}"
-        async with (
-            httpx.AsyncClient(base_url=url, timeout=20) as http,
-            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
-        ):
-            yield Server(scripted, tokenizer, port, http, client, stop, task)
-        stop.set()
-        await task
+        try:
+            async with (
+                httpx.AsyncClient(base_url=url, timeout=20) as http,
+                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+            ):
+                yield Server(scripted, tokenizer, port, http, client, stop, task)
+        finally:
+            stop.set()
+            await task
 
     return run
 

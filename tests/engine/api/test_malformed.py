@@ -295,10 +295,16 @@ async def exchange(server: Server, *requests: bytes) -> list[Answer]:
         b"GET\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET /health HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nA: " + b"a" * 70_000,
+        b"GET /health HTTP/1.1\r\n" + b"A: a\r\n" * 15_000,
+        b"CONNECT h:80 HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "GET /\u00e9 HTTP/1.1\r\n\r\n".encode(),
     ],
     ids=[
         "length and chunks", "length no number", "length negative", "two lengths", "chunk size", "other coding",
-        "header without colon", "no path", "tls", "version",
+        "header without colon", "no path", "tls", "version", "endless header", "endless headers", "connect", "http/2",
+        "raw utf-8 path",
     ],
 )  # fmt: skip
 async def test_request_that_is_not_http_is_refused_and_the_connection_closed(server: Server, sent: bytes) -> None:
@@ -310,6 +316,43 @@ async def test_request_that_is_not_http_is_refused_and_the_connection_closed(ser
     assert await closed(reader)
     writer.close()
     await alive(server)
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+async def test_offer_of_another_protocol_is_passed_over_and_the_body_read(server: Server, protocol: str) -> None:
+    server.says("</think>", "Yes.", "<|user|>")
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": protocol, "HTTP2-Settings": "AAMAAABk"}
+    body = chat_body()
+    sized, chunked = request(body=body, headers=offer), request(chunks=[body[:9], body[9:]], headers=offer)
+    answers = await exchange(server, sized, chunked, request("/health", method="GET", headers=offer))
+    assert [answer.status for answer in answers] == [200, 200, 200]
+    assert answers[1].json()["choices"][0]["message"]["content"] == "Yes."
+
+
+async def test_odd_but_valid_request_lines_are_answered(server: Server) -> None:
+    for line, status in [
+        (b"GET http://other/health HTTP/1.1", 200),
+        (b"GET /health HTTP/1.0", 200),
+        (b"OPTIONS * HTTP/1.1", 404),
+        (b"GET /%ff%00 HTTP/1.1", 404),
+        (b"GET /v1/models/%2e%2e%2f HTTP/1.1", 404),
+        (b"OPTIONS /v1/models HTTP/1.1", 405),
+    ]:
+        reader, writer = await server.connect()
+        writer.write(line + b"\r\n\r\n")
+        answer = await read_answer(reader)
+        assert answer.status == status, line
+        if status != 200:
+            check(answer.status, answer.json(), status)
+        writer.close()
+
+
+async def test_requests_sent_ahead_are_answered_in_order(server: Server) -> None:
+    server.says("</think>", "Yes.", "<|user|>")
+    reader, writer = await server.connect()
+    writer.write(request("/health", method="GET") + request(body=chat_body()) + request("/none", method="GET"))
+    assert [(await read_answer(reader)).status for _ in range(3)] == [200, 200, 404]
+    writer.close()
 
 
 async def test_chunked_bodies_are_read_whole_and_the_connection_goes_on(server: Server) -> None:

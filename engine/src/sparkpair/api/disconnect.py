@@ -23,8 +23,7 @@ async def watching(receive: Receive, on_gone: Callable[[], None]) -> AsyncIterat
         yield
     finally:
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait([task])
 
 
 async def _watch(receive: Receive, on_gone: Callable[[], None]) -> None:

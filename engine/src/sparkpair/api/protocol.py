@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""uvicorn's HTTP/1.1 connection, with our words for a request that is not HTTP and a sharper eye for
-leaving clients.
+"""uvicorn's HTTP/1.1 connection, corrected where real clients and hostile ones would be served badly.
+
+Requests that are no HTTP get the API's error object; an endless header ends the connection; an offer to speak another
+protocol is passed over and the request served; a client that leaves is noticed also behind requests it sent ahead.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sparkpair.api.errors import error_response, invalid
@@ -14,28 +17,61 @@ from sparkpair.api.errors import error_response, invalid
 MOST_PIPELINED = 8
 """Requests that may wait on one connection while an earlier reply runs and the connection is still read."""
 
+MOST_HEAD_BYTES = 64 * 1024
+"""How much of a request line and headers is read before they must be complete."""
+
+_UPGRADE_HEADERS = frozenset({b"connection", b"upgrade", b"http2-settings"})
+
 
 class Connection(HttpToolsProtocol):
-    """One connection. httptools refuses what must be refused: two lengths, a length beside chunks,
-    malformed chunks.
-    """
+    """One connection. httptools refuses what must be refused: two lengths, a length beside chunks, malformed chunks."""
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer a malformed request with the API's error object and close; close alone if a reply has
-        begun.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start with no reply running and a head to come."""
+        self._earlier_cycles: list[RequestResponseCycle] = []
+        self._head_bytes = 0
+        self._in_head = True
+        self._upgrade_offered = False
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came."""
+        self._unset_keepalive_if_required()
+        self._head_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("the request is not valid HTTP/1.1: check its length and chunk headers")
+        except httptools.HttpParserUpgrade as offer:
+            self._decline_upgrade(data[offer.args[0] :])
+        else:
+            if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+                self.send_400_response(f"the request's headers are larger than {MOST_HEAD_BYTES} bytes")
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Parse the request again as one that offers nothing: the parser ends a request at the offer, before its
+        body.
         """
-        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
-            response = error_response(invalid("the request is not valid HTTP/1.1: check its length and chunk headers"))
-            headers = [*response.raw_headers, (b"connection", b"close")]
-            lines = [b"HTTP/1.1 400 Bad Request", *(name + b": " + value for name, value in headers), b"", b""]
-            self.transport.write(b"\r\n".join(lines) + bytes(response.body))
-        self.transport.close()
+        headers = [pair for pair in self.headers if pair[0] not in _UPGRADE_HEADERS]
+        lines = [
+            self.parser.get_method() + b" " + self.url + b" HTTP/1.1",
+            *(k + b": " + v for k, v in headers),
+            b"",
+            b"",
+        ]
+        self._upgrade_offered = False
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"\r\n".join(lines) + rest)
 
     def on_headers_complete(self) -> None:
-        """Remember a reply that still runs when the client's next request is already here.
+        """Start the request, unless it has to be parsed again.
 
-        uvicorn would stop reading then, and so not see the client leave.
+        With an earlier reply still running, uvicorn would stop reading here and so not see the client leave.
         """
+        self._in_head = False
+        self._upgrade_offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if self._upgrade_offered:
+            return
         earlier = self.cycle
         super().on_headers_complete()
         if earlier is not None and not earlier.response_complete:
@@ -43,10 +79,21 @@ class Connection(HttpToolsProtocol):
             if len(self.pipeline) <= MOST_PIPELINED:
                 self.flow.resume_reading()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start with no reply running."""
-        self._earlier_cycles: list[RequestResponseCycle] = []
-        super().connection_made(transport)
+    def on_message_complete(self) -> None:
+        """The request's end, and the beginning of the next head."""
+        self._in_head = True
+        self._head_bytes = 0
+        if not self._upgrade_offered:
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer with the API's error object and close; close alone if a reply has begun."""
+        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
+            response = error_response(invalid(msg))
+            headers = [*response.raw_headers, (b"connection", b"close")]
+            lines = [b"HTTP/1.1 400 Bad Request", *(name + b": " + value for name, value in headers), b"", b""]
+            self.transport.write(b"\r\n".join(lines) + bytes(response.body))
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every reply of this connection that the client is gone, not only the latest."""

@@ -56,8 +56,7 @@ class EventWriter:
         finally:
             if task is not None:
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+                await asyncio.wait([task])
 
     async def _comment(self, interval_s: float) -> None:
         while True:
