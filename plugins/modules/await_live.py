@@ -82,8 +82,11 @@ EXAMPLES = r"""
   sparkpair.serving.await_live:
     rank: "{{ rank }}"
     world_size: "{{ groups['sparks'] | length }}"
-    directory: "~/.local/state/sparkpair/{{ inventory_hostname }}/ranks/rank{{
-    groups['sparks'].index(inventory_hostname) }}" ready_url: http://127.0.0.1:8888/v1/models timeout: 900
+    directory: ~/.local/state/sparkpair/{{ inventory_hostname }}/ranks/rank{{ rank }}
+    ready_url: http://127.0.0.1:8888/v1/models
+    timeout: 900
+  vars:
+    rank: "{{ groups['sparks'].index(inventory_hostname) }}"
 """
 
 RETURN = r"""

@@ -113,8 +113,8 @@ EXAMPLES = r"""
     directory: ~/.local/state/sparkpair/head/ranks/rank0
     log_dir: ~/.local/state/sparkpair/head/logs
     spec:
-      argv: [sparkpair, serve, /models/glm, --tp, "2", --rank, "0", --master, 127.0.0.1, --master-port,
-      "29551"] env:
+      argv: [sparkpair, serve, /models/glm, --tp, "2", --rank, "0", --master, 127.0.0.1, --master-port, "29551"]
+      env:
         OMP_NUM_THREADS: "1"
 
 - name: Stop rank 0 and keep its log
