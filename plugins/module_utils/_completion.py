@@ -27,9 +27,7 @@ class CompletionError(Exception):
 
 
 class Server:
-    """A server at `url` (http://host:port, with or without /v1) that gets `timeout_s` seconds for
-    everything.
-    """
+    """A server at `url` (http://host:port, with or without /v1) that gets `timeout_s` seconds for everything."""
 
     def __init__(self, url: str, api_key: str | None, timeout_s: float) -> None:
         parts = urllib.parse.urlsplit(url)

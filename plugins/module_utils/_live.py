@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a world of ranks is live, lost or still loading, and how that is told: await_live without its
-waiting.
+"""Whether a world of ranks is live, lost or still loading, and how that is told: await_live but for the waiting.
 
 Pure functions over sightings, one a rank, as the instances of await_live share them. Private to the
 collection, may change at any time.
@@ -128,9 +127,7 @@ def first_to_end(seen: Sequence[Sighting]) -> Sighting | None:
 
 
 def failure(seen: Sequence[Sighting], world_size: int) -> str:
-    """Return the message for a world that has lost a rank: the cause first, every rank's last lines, the
-    remedies.
-    """
+    """Return the message for a world that has lost a rank: the cause first, every rank's last lines, the remedies."""
     first = first_to_end(seen)
     what = f"{first.label} {_ending(first)}" if first else "a rank was lost"
     others = [f"{one.label} {_ending(one)}" for one in seen if one is not first]

@@ -45,9 +45,7 @@ def last_lines(log: str, offset: int, count: int) -> list[str]:
 
 
 def _lines(text: bytes) -> list[str]:
-    """Return lines fit for a terminal: of a line that was drawn over, what was drawn last; very long ones
-    cut.
-    """
+    """Return lines fit for a terminal: of a line that was drawn over, what was drawn last; very long ones cut."""
     lines = []
     for line in text.decode("utf-8", errors="replace").split("\n"):
         shown = _CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2]).rstrip()

@@ -44,15 +44,17 @@ def check_spec(spec: Any) -> None:
     argv = spec.get("argv")
     if not isinstance(argv, list) or not argv or not all(isinstance(item, str) for item in argv):
         mistakes.append(f"argv must be a list of strings with at least the program, but is {argv!r}")
+    elif "\0" in "".join(argv):
+        mistakes.append("argv must not hold the character NUL, which no program's argument can")
     env = spec.get("env", {})
     if not isinstance(env, dict):
         mistakes.append(f"env must be a dictionary, but is {env!r}")
     else:
-        mistakes += [
-            f"env.{name} must be a string, but is of type {type(value).__name__}: quote it"
-            for name, value in env.items()
-            if not isinstance(value, str)
-        ]
+        for name, value in env.items():
+            if not isinstance(value, str):
+                mistakes.append(f"env.{name} must be a string, but is of type {type(value).__name__}: quote it")
+            elif not name or "=" in name or "\0" in name + value:
+                mistakes.append(f"env.{name!r} cannot be set: a name is not empty and without '=', neither has NUL")
     for name in ("cwd", "log"):
         value = spec.get(name)
         if value is not None and not (isinstance(value, str) and os.path.isabs(os.path.expanduser(value))):
@@ -156,9 +158,8 @@ def start(directory: str, name: str, spec: dict[str, Any], spec_hash: str, timeo
     if report is None:
         supervisor.kill()
         raise RankError(
-            f"The supervisor of {name} did not say within {timeout_s:g} s that the rank was started. What "
-            f"it wrote "
-            f"is at the end of {log}. Raise start_timeout if this machine is very busy."
+            f"The supervisor of {name} ended, or took longer than {timeout_s:g} s, without saying that the rank was "
+            f"started. What it wrote is at the end of {log}. Raise start_timeout if this machine is very busy."
         )
     if "pid" not in report:
         supervisor.wait()

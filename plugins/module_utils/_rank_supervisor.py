@@ -47,9 +47,7 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def start_ticks(pid: int) -> int:
-    """Return when the process started, in clock ticks since boot: with the id it names one process of a
-    boot.
-    """
+    """Return when the process started, in clock ticks since boot: with the id it names one process of a boot."""
     return int(stat_fields(pid)[19])
 
 

@@ -14,9 +14,7 @@ _PAUSE_S = 0.3
 
 
 def is_http_url(url: str) -> bool:
-    """Say whether `url` has the form of a URL that can be asked: scheme http or https, a host, a possible
-    port.
-    """
+    """Say whether `url` has the form of a URL that can be asked: scheme http or https, a host, a possible port."""
     try:
         parts = urllib.parse.urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

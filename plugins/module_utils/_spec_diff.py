@@ -16,9 +16,7 @@ _SHORTEST_SECRET = 8
 
 
 def secret_names(env: dict[str, Any], declared: Collection[str]) -> set[str]:
-    """Return the names of variables whose values must not be shown: the declared ones and those that look
-    it.
-    """
+    """Return the names of variables whose values must not be shown: the declared ones and those that look it."""
     return {*declared, *(name for name in env if str(name).upper().endswith(_SECRET_ENDINGS))}
 
 

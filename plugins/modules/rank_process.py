@@ -17,8 +17,8 @@ description:
   - A rank that runs with the same document (O(spec)) is left alone. Another document stops it gracefully,
     saves its log and starts it anew. A rank that has ended is started again, its log saved first.
   - A process is signalled only when its id, its start time and the boot it belongs to are those that were
-    written down when it was started. Reused process ids, copied state directories and
-    reboots are recognised.
+    written down when it was started. Reused process ids, copied state directories
+    and reboots are recognised.
 author:
   - The sparkpair maintainers (@sparkpair)
 options:
@@ -98,8 +98,7 @@ attributes:
     support: full
 notes:
   - Where the login manager ends a user's processes at logout (C(KillUserProcesses=yes)), allow the account
-    to keep
-    them with C(loginctl enable-linger).
+    to keep them with C(loginctl enable-linger).
   - The log grows for as long as a rank runs; it is compressed when the rank is replaced.
 seealso:
   - module: sparkpair.serving.rank_process_info
