@@ -249,13 +249,17 @@ class FollowerLink:
         except TimeoutError:
             raise
         except (OSError, WireError) as error:
-            raise PeerLost(f"rank 0 was lost: {error}") from None
+            raise self._lost(f"rank 0 was lost: {error}") from None
         if received is None:
-            raise PeerLost("rank 0 left: its connection closed; look at its log for the cause")
+            raise self._lost("rank 0 left: its connection closed; look at its log for the cause")
         for word in ("refused", "failed"):
             if word in received[0]:
-                raise PeerLost(str(received[0][word]))
+                raise self._lost(str(received[0][word]))
         return received
+
+    def _lost(self, reason: str) -> PeerLost:
+        self._wire.close()
+        return PeerLost(reason)
 
     def verdict(self) -> PeerLost:
         """Why a tensor exchange failed, in rank 0's words where it has any."""
