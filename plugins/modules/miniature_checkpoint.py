@@ -139,11 +139,11 @@ def _run(argv: list[str], environment: dict[str, str], path: str) -> None:
         ) from error
     if done.returncode != 0:
         lines = done.stdout.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        reason = lines[-1].removeprefix("error: ").rstrip(".")
         free = shutil.disk_usage(os.path.dirname(path)).free
         raise NotWritten(
-            f"The engine could not write the miniature checkpoint {path}: {lines[-1]} "
-            f"(exit code {done.returncode}, {free / (1 << 20):.0f} MiB free on that disk). Free space there, or set "
-            "sparkpair_state_dir to a directory on another disk."
+            f"The engine could not write the miniature checkpoint {path} (exit code {done.returncode}): {reason}. "
+            f"That disk has {free / (1 << 20):.0f} MiB free; sparkpair_state_dir decides where the checkpoint goes."
         )
 
 
