@@ -55,7 +55,8 @@ def document(
             threads=_plan.threads(known.settings, plan, known.probe["cpus"]),
         ),
         "env": engine.environment(known.settings),
-        "cwd": state["directory"],
+        # Where the probe asks the engine for its version too: `python -m` looks for its package there first.
+        "cwd": "/",
         "log": os.path.join(state["directory"], "rank.log"),
         "engine": {name: known.probe["engine"][name] for name in ("version", "code_digest")},
         "checkpoint": {"digest": known.checkpoint["digest"] or UNWRITTEN},

@@ -37,6 +37,10 @@ class Run:
         found = [task["hosts"][host] for task in self.tasks if words in task["task"]["name"] and host in task["hosts"]]
         return next(result for result in found if not result.get("skipped"))
 
+    def told(self, words: str, host: str = HEAD) -> str:
+        """What the debug task whose name contains the words said, line by line."""
+        return "\n".join(self.result(words, host)["msg"])
+
     def failure(self, host: str = HEAD) -> str:
         """The message of the task that failed on a host."""
         return next(str(task["hosts"][host]["msg"]) for task in self.tasks if task["hosts"].get(host, {}).get("failed"))

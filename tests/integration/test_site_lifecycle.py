@@ -41,14 +41,14 @@ def test_a_check_on_a_clean_machine_tells_what_would_happen_and_leaves_nothing(t
     assert run.returncode == 0, run.output
     assert run.result("Write the miniature checkpoint")["changed"]
     assert run.result("Start the rank", WORKER)["changed"]
-    assert "a real run would start or replace all ranks" in run.result("Say how the pair serves")["msg"]
+    assert "a real run would start or replace all ranks" in run.told("Say how the pair serves")
     assert not site.home.exists()
     assert is_free(site.port)
 
 
 def test_a_converged_pair_answers_through_both_ranks(pair: Site) -> None:
     run = pair.converge()
-    summary = run.result("Say how the pair serves")["msg"]
+    summary = run.told("Say how the pair serves")
     assert summary.splitlines()[0] == "LIVE"
     assert f"http://127.0.0.1:{pair.port}/v1" in summary
     reply = run.result("Ask for an answer")
@@ -70,7 +70,7 @@ def test_a_check_on_a_live_pair_finds_nothing_to_do(pair: Site) -> None:
     before = pair.pids()
     run = pair.run("site", "--check", "--diff")
     assert (run.returncode, run.changed, pair.pids()) == (0, 0, before)
-    assert "serves as wanted" in run.result("Say how the pair serves")["msg"]
+    assert "serves as wanted" in run.told("Say how the pair serves")
 
 
 def test_a_check_of_a_changed_setting_shows_the_change_and_touches_nothing(pair: Site) -> None:
@@ -149,7 +149,7 @@ def test_a_damaged_checkpoint_is_written_again_and_does_not_disturb_the_running_
 def test_status_tells_a_live_pair_from_a_stopped_one_and_fails_on_neither(pair: Site) -> None:
     pids = pair.live()
     live = pair.run("status")
-    told = live.result("Say how the pair is")["msg"]
+    told = live.told("Say how the pair is")
     assert (live.returncode, live.changed) == (0, 0)
     assert f"{HEAD}: rank 0 runs, process {pids[0]}" in told
     assert f"{WORKER}: rank 1 runs, process {pids[1]}" in told
@@ -157,7 +157,7 @@ def test_status_tells_a_live_pair_from_a_stopped_one_and_fails_on_neither(pair: 
     assert pair.run("teardown").returncode == 0
     stopped = pair.run("status")
     assert (stopped.returncode, stopped.changed) == (0, 0)
-    assert f"{WORKER}: rank 1 was not started" in stopped.result("Say how the pair is")["msg"]
+    assert f"{WORKER}: rank 1 was not started" in stopped.told("Say how the pair is")
 
 
 def test_a_teardown_leaves_no_process_and_no_port_and_keeps_what_the_user_has(pair: Site) -> None:
@@ -176,7 +176,7 @@ def test_a_teardown_leaves_no_process_and_no_port_and_keeps_what_the_user_has(pa
     assert note.read_text() == "mine"
     assert (pair.state_dir(WORKER) / "checkpoints" / "miniature-seed0" / "manifest.json").exists()
     assert pair.logs(HEAD)
-    assert "Kept in" in run.result("Say what is left")["msg"]
+    assert "Kept in" in run.told("Say what is left")
     assert pair.run("teardown").changed == 0
 
 
