@@ -75,9 +75,11 @@ async def test_client_that_only_stops_sending_counts_as_gone(server: Server) -> 
 async def test_client_that_leaves_with_a_second_request_on_its_way(server: Server, stream: bool) -> None:
     server.engine.script = [HOLD]
     _, writer = await server.connect()
-    writer.write(request(body=chat_body(stream=stream)) + request(body=chat_body(stream=stream)))
+    writer.write(request(body=chat_body(stream=stream)))
     reply = await server.engine.submitted()
-    await reply.started.wait()
+    # The server must be waiting for this client already when the second request comes.
+    assert (await server.http.get("/health")).json()["busy"] is True
+    writer.write(request(body=chat_body(stream=stream)))
     writer.close()
     await freed(reply)
 

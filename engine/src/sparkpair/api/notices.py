@@ -23,4 +23,4 @@ class Notices:
         text = f"{route}: {field[:64]!r}"
         if text not in self._said and len(self._said) < _MOST:
             self._said.add(text)
-            logger.info("%s is accepted and ignored; this is said once", text)
+            logger.warning("%s is accepted and ignored; this is said once", text)
