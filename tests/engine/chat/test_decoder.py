@@ -143,9 +143,7 @@ def test_nothing_is_lost_or_invented(tokenizer: TextTokenizer, ids: list[int]) -
         shown = [i for i in part if not tokenizer.is_control(i) and i not in structure]
         return b"".join(map(tokenizer.token_bytes, shown)).decode(errors="replace")
 
-    head, _, tail = (
-        (ids[: ids.index(close)], close, ids[ids.index(close) + 1 :]) if close in ids else (ids, None, [])
-    )
+    head, _, tail = (ids[: ids.index(close)], close, ids[ids.index(close) + 1 :]) if close in ids else (ids, None, [])
     parts = whole(ReplyDecoder(tokenizer, stop_ids=frozenset(), inside_thinking=True), [ids])
     assert parts == {"reasoning": text(head), "content": text(tail).lstrip("\n")}
 
@@ -156,9 +154,7 @@ def reply(tokenizer: TextTokenizer, *parts: str | int, **options: Any) -> tuple[
     for part in parts:
         known = tokenizer.marker_ids.get(part) if isinstance(part, str) else part
         ids += [known] if known is not None else tokenizer.encode_text(str(part))
-    decoder = ReplyDecoder(
-        tokenizer, **{"stop_ids": frozenset({tokenizer.marker_ids["<|user|>"]}), **options}
-    )
+    decoder = ReplyDecoder(tokenizer, **{"stop_ids": frozenset({tokenizer.marker_ids["<|user|>"]}), **options})
     return whole(decoder, [[token_id] for token_id in ids]), decoder
 
 
@@ -175,9 +171,7 @@ def test_close_marker_spelt_by_ordinary_tokens_does_not_split(tokenizer: TextTok
     assert parts == {"reasoning": "a</think>b", "content": ""}
 
 
-@pytest.mark.parametrize(
-    "marker", ["<|assistant|>", "<|endoftext|>", "[gMASK]", "<|image|>", "<think>", "</think>"]
-)
+@pytest.mark.parametrize("marker", ["<|assistant|>", "<|endoftext|>", "[gMASK]", "<|image|>", "<think>", "</think>"])
 def test_control_and_think_markers_have_no_text(tokenizer: TextTokenizer, marker: str) -> None:
     assert reply(tokenizer, "a", marker, "b")[0]["content"] == "ab"
 

@@ -30,9 +30,7 @@ def test_markers_have_their_released_distance_from_the_mask_id(tmp_path: Path) -
     assert layout.mask_id == 1535
     for marker, token_id in released.items():
         assert layout.mask_id - layout.special_ids[marker] == 154856 - token_id, marker
-    assert layout.eos_ids == tuple(
-        layout.special_ids[m] for m in ("<|endoftext|>", "<|user|>", "<|observation|>")
-    )
+    assert layout.eos_ids == tuple(layout.special_ids[m] for m in ("<|endoftext|>", "<|user|>", "<|observation|>"))
     assert layout.pad_id == layout.special_ids["<|endoftext|>"]
 
 

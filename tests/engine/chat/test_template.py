@@ -88,9 +88,7 @@ def test_function_call_and_its_result(render: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("order", [("c1", "c2"), ("c2", "c1")], ids=["in order", "swapped"])
-def test_parallel_results_stand_in_the_order_of_their_calls(
-    render: Callable[..., str], order: tuple[str, str]
-) -> None:
+def test_parallel_results_stand_in_the_order_of_their_calls(render: Callable[..., str], order: tuple[str, str]) -> None:
     results = {"c1": "1", "c2": "2"}
     messages = [
         USER,
@@ -103,9 +101,7 @@ def test_parallel_results_stand_in_the_order_of_their_calls(
     ) in render(messages)
 
 
-@pytest.mark.parametrize(
-    "ids", [("c2", None), ("c2", "c2"), ("c2", "other")], ids=["missing", "twice", "unknown"]
-)
+@pytest.mark.parametrize("ids", [("c2", None), ("c2", "c2"), ("c2", "other")], ids=["missing", "twice", "unknown"])
 def test_results_that_cannot_be_paired_stay_in_message_order(
     render: Callable[..., str], ids: tuple[str | None, str | None]
 ) -> None:
@@ -136,10 +132,7 @@ def test_clip_is_a_stand_in_between_its_marks(template: ChatTemplate) -> None:
     pair = "<|begin_of_image|><|image|><|image|><|end_of_image|>"
     rendered = text_of(template.render([{"role": "user", "content": content}]))
     expanded = rendered.replace("<|video|>", f"{pair}0.0 seconds{pair}1.0 seconds")
-    assert (
-        f"<|user|><|begin_of_video|>{pair}0.0 seconds{pair}1.0 seconds<|end_of_video|><|assistant|>"
-        in expanded
-    )
+    assert f"<|user|><|begin_of_video|>{pair}0.0 seconds{pair}1.0 seconds<|end_of_video|><|assistant|>" in expanded
 
 
 def test_functions_stand_one_a_line_behind_the_effort(render: Callable[..., str]) -> None:
@@ -192,9 +185,7 @@ def test_message_shapes(render: Callable[..., str], message: dict[str, Any], exp
     assert render([USER, message]) == f"{START}<|user|>Hi{expected}<|assistant|><think>"
 
 
-@pytest.mark.parametrize(
-    "arguments", ["oops", "[1]", '{"path": "', '"text"', '{"a": NaN}', '{"a": "\\ud800"}']
-)
+@pytest.mark.parametrize("arguments", ["oops", "[1]", '{"path": "', '"text"', '{"a": NaN}', '{"a": "\\ud800"}'])
 def test_past_call_without_valid_arguments_is_left_out_with_its_result(
     render: Callable[..., str], arguments: str
 ) -> None:
@@ -251,9 +242,7 @@ def test_prompt_equals_the_transformers_rendering(
         ({"reasoning_effort": "high"}, {"effort": "high"}),
         ({"enable_thinking": False}, {"thinking": False}),
     ):
-        expected = reference.apply_chat_template(
-            messages, tools=tools, add_generation_prompt=True, **switches
-        )
+        expected = reference.apply_chat_template(messages, tools=tools, add_generation_prompt=True, **switches)
         prompt = template.render(messages, tools=tools, **options)
         assert tokenizer.encode_segments(prompt.segments) == expected["input_ids"]
 

@@ -110,9 +110,7 @@ def write_tokenizer(directory: Path, vocab_size: int) -> TokenizerLayout:
         eos_ids=tuple(special_ids[marker] for marker in END_MARKERS),
         pad_id=special_ids[PAD_MARKER],
         mask_id=vocab_size - 1,
-        readable_ids=tuple(
-            sorted(i for piece, i in document["model"]["vocab"].items() if _is_readable(piece))
-        ),
+        readable_ids=tuple(sorted(i for piece, i in document["model"]["vocab"].items() if _is_readable(piece))),
     )
     _write_json(directory / "tokenizer.json", document)
     _write_json(directory / "tokenizer_config.json", _tokenizer_config())
@@ -161,9 +159,7 @@ def _fill(vocabulary: dict[str, int], size: int) -> None:
     like text.
     """
     words = [piece for piece in vocabulary if len(piece) > 3 and _is_readable(piece)]
-    pairs = (
-        "".join(parts) for count in itertools.count(2) for parts in itertools.product(words, repeat=count)
-    )
+    pairs = ("".join(parts) for count in itertools.count(2) for parts in itertools.product(words, repeat=count))
     while len(vocabulary) < size:
         vocabulary.setdefault(next(pairs), len(vocabulary))
 
