@@ -110,12 +110,9 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
 def _serve(options: argparse.Namespace) -> int:
     settings = _settings(options)
     if options.check_args:
-        from sparkpair.checkpoint.safetensors import Checkpoint
-        from sparkpair.checkpoint.split import check_world
-        from sparkpair.model.config import load_text_config
+        from sparkpair.checked import check_served
 
-        check_world(load_text_config(settings.model), settings.tp)
-        Checkpoint(settings.model)
+        check_served(settings)
         print("arguments ok")
         return 0
     from sparkpair.serve import serve

@@ -22,9 +22,10 @@ from sparkpair import __version__
 from sparkpair.api.app import create_app
 from sparkpair.api.options import ApiOptions
 from sparkpair.api.server import bind, serve_http
+from sparkpair.chat.checkpoint import CheckpointText
+from sparkpair.checked import check_model
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
-from sparkpair.checkpoint.split import check_world
 from sparkpair.comm.control import FollowerLink, Leader, listen
 from sparkpair.comm.group import GlooGroup, Group, SoloGroup, host_store, reach_store
 from sparkpair.comm.lockstep import StepRunner
@@ -32,7 +33,7 @@ from sparkpair.engine import CHUNK_ROWS, LeaderEngine, follow
 from sparkpair.errors import DoesNotFit, PeerLost, UserError
 from sparkpair.identity import code_digest
 from sparkpair.memory import MemoryPlan, estimate_line, mem_available, plan_memory, settle_window
-from sparkpair.model.config import TextConfig, load_text_config
+from sparkpair.model.config import TextConfig
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.settings import ServeSettings
 
@@ -60,11 +61,7 @@ class Loadable:
 
 def prepare(settings: ServeSettings) -> Loadable:
     """Check the checkpoint and the memory, print the estimate. Raises UserError or DoesNotFit."""
-    config = load_text_config(settings.model)
-    checkpoint = Checkpoint(settings.model)
-    check_world(config, settings.tp)
-    if settings.context > config.max_position_embeddings:
-        raise UserError(f"--context {settings.context}: the model's window is {config.max_position_embeddings} tokens")
+    config, checkpoint = check_model(settings)
     available = mem_available()
     reserve = settings.memory_reserve_gib
     plan = plan_memory(
@@ -152,10 +149,11 @@ def serve(settings: ServeSettings) -> int:
 
 
 def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started: float) -> int:
-    # Taken and given back: a port in use must be known now and not after minutes of loading, and clients that come
-    # before this rank can answer must be refused and not left waiting.
+    # What only serving needs is tried before the long work. The port is taken and given back, so that clients that come
+    # before this rank can answer are refused and not left waiting.
     for sock in bind(settings.host, settings.port):
         sock.close()
+    CheckpointText.load(settings.model)
     leader: Leader | None = None
     group: Group = SoloGroup()
     window = loadable.window

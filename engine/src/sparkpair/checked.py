@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sparkpair serve --check-args`: everything that can be refused without memory, ports or other ranks."""
+
+from __future__ import annotations
+
+from sparkpair.chat.checkpoint import CheckpointText
+from sparkpair.checkpoint.safetensors import Checkpoint
+from sparkpair.checkpoint.split import check_world
+from sparkpair.errors import UserError
+from sparkpair.model.config import TextConfig, load_text_config
+from sparkpair.settings import ServeSettings
+
+
+def check_model(settings: ServeSettings) -> tuple[TextConfig, Checkpoint]:
+    """The configuration and the files of the checkpoint. Raises UserError naming what does not fit the settings."""
+    config = load_text_config(settings.model)
+    checkpoint = Checkpoint(settings.model)
+    check_world(config, settings.tp)
+    if settings.context > config.max_position_embeddings:
+        raise UserError(f"--context {settings.context}: the model's window is {config.max_position_embeddings} tokens")
+    return config, checkpoint
+
+
+def check_served(settings: ServeSettings) -> None:
+    """The same, and on rank 0 the text files too. Raises UserError."""
+    check_model(settings)
+    if settings.rank == 0:
+        CheckpointText.load(settings.model)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real ranks as processes, and what can be done to them: start, wait for a line, crash, ask to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+PATIENCE = 90.0
+LOOPBACK = "127.0.0.1"
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+class Rank:
+    """One `sparkpair serve` process with its output collected line by line."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sparkpair", "serve", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+        )
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    @property
+    def log(self) -> str:
+        """Everything the rank has printed."""
+        return "\n".join(self.lines)
+
+    def wait_for(self, text: str) -> str:
+        """The first line that contains `text`; fails when the rank ends without it."""
+
+        def found() -> str | None:
+            return next((line for line in self.lines if text in line), None)
+
+        with self._news:
+            self._news.wait_for(lambda: found() is not None or self._ended, PATIENCE)
+            line = found()
+        assert line is not None, f"no line with {text!r} in:\n{self.log}"
+        return line
+
+    def exit_code(self) -> int:
+        """Wait for the rank to end."""
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class World:
+    """All ranks of one server."""
+
+    def __init__(self, model: pathlib.Path, world: int, *extra: str) -> None:
+        self.port = free_port()
+        self.master_port = free_port()
+        self.model = model
+        self.world = world
+        self.extra = extra
+        self.ranks: dict[int, Rank] = {}
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def start(self, rank: int, *extra: str, model: pathlib.Path | None = None) -> Rank:
+        """Start one rank; later arguments win over earlier ones."""
+        arguments = [str(model or self.model), "--tp", str(self.world), "--rank", str(rank)]
+        arguments += ["--master", LOOPBACK, "--master-port", str(self.master_port), "--port", str(self.port)]
+        arguments += ["--name", "miniature", "--context", "8192", "--threads", "1", "--memory-reserve-gib", "0.1"]
+        self.ranks[rank] = Rank([*arguments, *self.extra, *extra])
+        return self.ranks[rank]
+
+    def start_all(self) -> None:
+        """Start every rank and wait until rank 0 serves."""
+        for rank in reversed(range(self.world)):
+            self.start(rank)
+        self.ranks[0].wait_for("serving ")
+
+    def crash(self, rank: int) -> float:
+        """Kill a rank without warning; returns when, on the monotonic clock."""
+        os.kill(self.ranks[rank].process.pid, signal.SIGKILL)
+        return time.monotonic()
+
+    def stop(self, rank: int) -> None:
+        """Ask a rank to end."""
+        self.ranks[rank].process.terminate()
+
+
+@contextlib.contextmanager
+def running(model: pathlib.Path, world: int, *extra: str) -> Iterator[World]:
+    """A world that is torn down in the end whatever happened."""
+    made = World(model, world, *extra)
+    try:
+        yield made
+    finally:
+        for rank in made.ranks.values():
+            rank.close()

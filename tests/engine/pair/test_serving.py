@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two real ranks answer the official client; clients that leave free the engine; both ranks report every step."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from openai import OpenAI
+
+from tests.engine.pair.ranks import LOOPBACK, World
+
+pytestmark = pytest.mark.pair
+
+MESSAGES = [{"role": "user", "content": "Say something about rivers."}]
+
+
+@pytest.fixture(scope="module")
+def client(pair: World) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{pair.url}/v1", api_key="unused", max_retries=0) as opened:
+        yield opened
+
+
+def health(pair: World) -> dict[str, object]:
+    connection = http.client.HTTPConnection(LOOPBACK, pair.port, timeout=10)
+    connection.request("GET", "/health")
+    found: dict[str, object] = json.loads(connection.getresponse().read())
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_streamed_and_unstreamed_replies_are_the_same_text_and_usage(client: OpenAI, temperature: float) -> None:
+    whole = client.chat.completions.create(model="miniature", messages=MESSAGES, max_tokens=24, temperature=temperature)
+    chunks = list(
+        client.chat.completions.create(
+            model="miniature",
+            messages=MESSAGES,
+            max_tokens=24,
+            temperature=temperature,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    message = whole.choices[0].message
+    assert "".join(delta.content or "" for delta in deltas) == (message.content or "")
+    reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert reasoning == message.reasoning_content
+    assert len(reasoning) > 24
+    assert chunks[-1].usage == whole.usage
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+    assert whole.usage.completion_tokens == 24
+
+
+def test_an_identical_request_repeats_its_reply_and_another_seed_does_not(client: OpenAI) -> None:
+    def ask(seed: int | None) -> str:
+        reply = client.completions.create(model="miniature", prompt="The river", max_tokens=16, seed=seed)
+        return reply.choices[0].text
+
+    assert ask(None) == ask(None)
+    assert ask(1) == ask(1)
+    assert ask(1) != ask(2)
+
+
+def test_every_rank_reports_the_step_of_the_reply(client: OpenAI, pair: World) -> None:
+    reply = client.completions.create(model="miniature", prompt="The river", max_tokens=4)
+    ranks = reply.model_extra["sparkpair"]["ranks"]
+    assert [entry["rank"] for entry in ranks] == [0, 1]
+    assert ranks[0]["step"] == ranks[1]["step"] == health(pair)["step"]
+
+
+def test_a_prompt_of_several_chunks_past_the_selection_is_answered(client: OpenAI) -> None:
+    reply = client.completions.create(model="miniature", prompt=[100] * 700, max_tokens=4, temperature=0)
+    assert reply.usage is not None
+    assert reply.usage.prompt_tokens == 700
+    assert reply.usage.completion_tokens == 4
+
+
+def post(pair: World, body: dict[str, object]) -> socket.socket:
+    """Send a completion request and return the open connection."""
+    payload = json.dumps(body).encode()
+    connection = socket.create_connection((LOOPBACK, pair.port), timeout=30)
+    connection.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        + f"Content-Length: {len(payload)}\r\n\r\n".encode()
+        + payload
+    )
+    return connection
+
+
+LONG = {"prompt": "On and on", "max_tokens": 4000, "ignore_eos": True}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "unstreamed"])
+def test_a_client_that_leaves_frees_the_engine_at_once(client: OpenAI, pair: World, stream: bool) -> None:
+    connection = post(pair, {**LONG, "stream": stream})
+    while health(pair)["requests_running"] != 1:
+        pass
+    connection.close()
+    started = time.monotonic()
+    client.completions.create(model="miniature", prompt="Next", max_tokens=1)
+    # The abandoned reply would have taken minutes; a step takes a fraction of a second.
+    assert time.monotonic() - started < 10
+
+
+def test_a_client_that_leaves_during_a_long_prompt_frees_the_engine(client: OpenAI, pair: World) -> None:
+    connection = post(pair, {**LONG, "prompt": [100] * 4000})
+    while health(pair)["streams"]["filling"] != 1:  # type: ignore[index]
+        pass
+    connection.close()
+    before = health(pair)["completion_tokens_total"]
+    client.completions.create(model="miniature", prompt="Next", max_tokens=1)
+    assert health(pair)["completion_tokens_total"] == int(str(before)) + 1
+
+
+def test_requests_queue_one_behind_another(client: OpenAI, pair: World) -> None:
+    first = post(pair, {**LONG, "max_tokens": 40, "stream": True})
+    while health(pair)["requests_running"] != 1:
+        pass
+    second = post(pair, {**LONG, "max_tokens": 1})
+    while health(pair)["requests_waiting"] != 1:
+        pass
+    dropped = post(pair, {**LONG, "max_tokens": 2})
+    while health(pair)["requests_waiting"] != 2:
+        pass
+    dropped.close()
+    while health(pair)["requests_waiting"] != 1:
+        pass
+    assert health(pair)["requests_running"] == 1
+    assert b"200 OK" in second.recv(200)
+    for connection in (first, second):
+        connection.close()
