@@ -1,0 +1,89 @@
+# The door for newcomers: `make` alone says what there is. Everything is installed into .venv, nothing elsewhere.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Two workers: on two cores a third only waits.
+WORKERS ?= 2
+# Further arguments for the rehearsal's playbooks, for example ANSIBLE_ARGS='-e sparkpair_context=32768'.
+ANSIBLE_ARGS ?=
+PLAYBOOK := $(BIN)/ansible-playbook -i inventories/rehearsal $(ANSIBLE_ARGS)
+
+.PHONY: help
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- the two commands -------------------------------------------------------------------------------------------------
+
+.PHONY: rehearse
+rehearse: $(VENV)/.rehearsal ## Bring a pair up on this machine and ask it a question; ends LIVE
+	$(PLAYBOOK) playbooks/site.yml
+
+.PHONY: test
+test: lint docs-check test-engine test-collection test-molecule ## Run every check and every test
+
+# --- the rehearsal ----------------------------------------------------------------------------------------------------
+
+.PHONY: status
+status: $(VENV)/.rehearsal ## Say how the rehearsal is
+	$(PLAYBOOK) playbooks/status.yml
+
+.PHONY: stop
+stop: $(VENV)/.rehearsal ## Stop the rehearsal; its files stay
+	$(PLAYBOOK) playbooks/teardown.yml
+
+# --- checks and tests, one by one -------------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: $(VENV)/.dev ## Lint Python, YAML and Ansible, check the types of the engine
+	$(BIN)/ruff check .
+	$(BIN)/mypy engine/src
+	$(BIN)/yamllint --strict .
+	$(BIN)/ansible-lint --offline
+
+.PHONY: docs
+docs: $(VENV)/.dev ## Write the generated pages anew
+	$(BIN)/python scripts/docs.py
+
+.PHONY: docs-check
+docs-check: $(VENV)/.dev ## Check that the generated pages say what is declared
+	$(BIN)/python scripts/docs.py --check
+	$(BIN)/antsibull-changelog lint
+
+.PHONY: test-engine
+test-engine: $(VENV)/.dev ## Test the engine: kernels, reference, API, real pairs
+	$(BIN)/pytest tests/engine -n $(WORKERS) --dist loadfile
+
+.PHONY: test-collection
+test-collection: $(VENV)/.dev ## Test the collection: unit tests, real playbooks, the built artifact
+	$(BIN)/pytest tests/unit tests/integration -n $(WORKERS) --dist loadfile
+
+.PHONY: test-molecule
+test-molecule: $(VENV)/.dev ## Play the rehearsal's whole life with molecule
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+.PHONY: build
+build: $(VENV)/.rehearsal ## Build the collection's artifact into build/
+	$(BIN)/ansible-galaxy collection build --force --output-path build
+
+.PHONY: clean
+clean: ## Remove what make made here: .venv, build, caches (not the rehearsal's state)
+	rm -rf $(VENV) build .cache .ansible .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	scripts/create_venv.sh $(PYTHON) $(VENV)
+
+# The engine is installed in place, so that the ranks run the sources that are here.
+$(VENV)/.rehearsal: requirements-rehearsal.txt engine/pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --requirement requirements-rehearsal.txt
+	$(BIN)/pip install --quiet --no-deps --editable engine
+	touch $@
+
+$(VENV)/.dev: requirements-dev.txt $(VENV)/.rehearsal
+	$(BIN)/pip install --quiet --requirement requirements-dev.txt
+	touch $@
