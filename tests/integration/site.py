@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ class Run:
         return next(result for result in found if not result.get("skipped"))
 
     def told(self, words: str, host: str = HEAD) -> str:
-        """What the debug task whose name contains the words said, line by line."""
-        return "\n".join(self.result(words, host)["msg"])
+        """What the task whose name contains the words printed for people."""
+        return str(self.result(words, host)["text"])
 
     def failure(self, host: str = HEAD) -> str:
         """The message of the task that failed on a host."""
@@ -59,8 +60,9 @@ def free_ports(count: int) -> list[int]:
 class Site:
     """A rehearsal whose hosts keep their state below one directory."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, prefix: Sequence[str] = ()) -> None:
         self.home = home
+        self.prefix = prefix
         self.port, self.master_port = free_ports(2)
 
     def state_dir(self, host: str) -> Path:
@@ -80,7 +82,16 @@ class Site:
             "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
             "ANSIBLE_NOCOLOR": "1",
         }
-        command = [sys.executable, "-m", "ansible", "playbook", f"playbooks/{playbook}.yml", "-e", json.dumps(ours)]
+        command = [
+            *self.prefix,
+            sys.executable,
+            "-m",
+            "ansible",
+            "playbook",
+            f"playbooks/{playbook}.yml",
+            "-e",
+            json.dumps(ours),
+        ]
         done = subprocess.run(
             [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.site import HEAD, ROOT, WORKER, Site
+from tests.integration.site import HEAD, ROOT, WORKER, Site, lend_checkpoint
 
 
 def is_free(port: int) -> bool:
@@ -176,7 +176,7 @@ def test_a_teardown_leaves_no_process_and_no_port_and_keeps_what_the_user_has(pa
     assert note.read_text() == "mine"
     assert (pair.state_dir(WORKER) / "checkpoints" / "miniature-seed0" / "manifest.json").exists()
     assert pair.logs(HEAD)
-    assert "Kept in" in run.told("Say what is left")
+    assert "kept in" in run.told("Say what is left")
     assert pair.run("teardown").changed == 0
 
 
@@ -197,3 +197,21 @@ def test_the_playbooks_run_by_their_full_names_from_anywhere(tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 0 was not started" in done.stdout
+
+
+def test_an_own_name_that_leads_to_127_0_1_1_does_not_keep_the_pair_from_serving(
+    miniature: Path, tmp_path: Path
+) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {socket.gethostname()}\n")
+    private = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts)]
+    if subprocess.run([*private, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this account may not give a process a hosts file of its own")
+    site = Site(tmp_path / "site", prefix=private)
+    lend_checkpoint(miniature, site)
+    try:
+        run = site.converge()
+        assert run.result("Look at the host")["probe"]["own_addresses"] == ["127.0.1.1"]
+        assert run.told("Say how the pair serves").startswith("LIVE")
+    finally:
+        site.run("teardown")

@@ -126,7 +126,7 @@ def test_a_disk_that_fills_up_while_the_miniature_is_written_keeps_nothing_half_
         result = played.one()
         assert result["failed"]
         assert f"{disk}/state/checkpoints/miniature-seed0" in result["msg"]
-        assert "MiB free on that disk" in result["msg"]
+        assert "That disk has 8 MiB free; sparkpair_state_dir decides where the checkpoint goes." in result["msg"]
         assert "Traceback" not in result["msg"]
         assert list((disk / "state" / "checkpoints").iterdir()) == []
 
@@ -180,3 +180,10 @@ def test_an_inventory_without_worker_is_refused(site: Site, tmp_path: Path) -> N
     run = site.run("site", "-i", str(inventory), fabric_address="127.0.0.1")
     assert run.returncode != 0
     assert f"inventory group workers: it has no host, so {HEAD} would serve alone" in run.failure()
+
+
+def test_an_inventory_that_names_no_pair_is_refused_instead_of_ending_well_with_nothing_done(site: Site) -> None:
+    for playbook in ("site", "status", "teardown"):
+        run = site.run(playbook, "-i", "localhost,")
+        assert run.returncode != 0
+        assert "has no host in the groups head and workers" in run.failure("localhost")

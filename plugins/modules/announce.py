@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the action `announce`, which runs on the controller."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: announce
+short_description: Print text for people as it is
+version_added: 0.1.0
+description:
+  - Prints lines that can be read and copied, where a result would show them quoted, wrapped or as JSON.
+options:
+  text:
+    description: What to print.
+    type: str
+    required: true
+attributes:
+  check_mode:
+    support: full
+    description: Prints and changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+  idempotent:
+    support: full
+    description: Prints and changes nothing.
+author:
+  - The sparkpair maintainers (@sparkpair)
+"""
+
+EXAMPLES = r"""
+- name: Say where the pair serves
+  sparkpair.serving.announce:
+    text: |
+      LIVE
+      endpoint  http://192.0.2.1:8888/v1
+"""
+
+RETURN = r"""
+text:
+  description: What was printed.
+  returned: success
+  type: str
+  sample: LIVE
+"""
