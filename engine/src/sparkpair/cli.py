@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from sparkpair import __version__
+from sparkpair.api.arguments import add_arguments, http_settings
 from sparkpair.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def _serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--join-timeout", type=float, default=600.0, metavar="S", help="wait for the other ranks")
     parser.add_argument("--peer-timeout", type=float, default=300.0, metavar="S", help="a rank later than this is lost")
     parser.add_argument("--check-args", action="store_true", help="check the arguments and the checkpoint, then exit")
+    add_arguments(parser)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -102,6 +104,7 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
         memory_reserve_gib=options.memory_reserve_gib,
         join_timeout=options.join_timeout,
         peer_timeout=options.peer_timeout,
+        http=http_settings(options),
     )
     settings.check()
     return settings

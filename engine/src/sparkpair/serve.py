@@ -216,6 +216,7 @@ async def _serve_requests(
             aliases=settings.aliases,
             default_max_tokens=settings.max_tokens,
             thinking_default=settings.thinking,
+            cors_origins=settings.http.cors_origins,
         ),
     )
     where = f"http://{settings.host}:{settings.port}"

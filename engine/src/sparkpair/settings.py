@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
+from sparkpair.api.arguments import HttpSettings
 from sparkpair.errors import UserError
 
 MAX_RANKS = 8
@@ -32,6 +33,7 @@ class ServeSettings:
     memory_reserve_gib: float | None
     join_timeout: float
     peer_timeout: float
+    http: HttpSettings
 
     def check(self) -> None:
         """Raise UserError naming the flag that is wrong, its value and what is allowed."""

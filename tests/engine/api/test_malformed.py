@@ -336,7 +336,7 @@ async def test_odd_but_valid_request_lines_are_answered(server: Server) -> None:
         (b"OPTIONS * HTTP/1.1", 404),
         (b"GET /%ff%00 HTTP/1.1", 404),
         (b"GET /v1/models/%2e%2e%2f HTTP/1.1", 404),
-        (b"OPTIONS /v1/models HTTP/1.1", 405),
+        (b"POST /v1/models HTTP/1.1", 405),
     ]:
         reader, writer = await server.connect()
         writer.write(line + b"\r\n\r\n")

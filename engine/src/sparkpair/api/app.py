@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from sparkpair import __version__
-from sparkpair.api import chat, completions, ops
+from sparkpair.api import chat, completions, ops, tokens
+from sparkpair.api.cors import Cors
 from sparkpair.api.errors import ApiError, ClientGone, error_response
 from sparkpair.api.middleware import LastResort, RequestId, TidyPath
 from sparkpair.api.options import ApiOptions
@@ -16,6 +18,7 @@ from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.request import Engine
 
 UNKNOWN_ROUTE = 404
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
 def create_app(engine: Engine, options: ApiOptions) -> FastAPI:
@@ -24,14 +27,17 @@ def create_app(engine: Engine, options: ApiOptions) -> FastAPI:
         title="sparkpair", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None
     )
     app.state.serving = Serving(engine, options, CheckpointText.load(options.model_dir))
-    for module in (ops, chat, completions):
+    for module in (ops, chat, completions, tokens):
         app.include_router(module.router, prefix="/v1")
         app.include_router(module.router)
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGone, _answer_nobody)
-    for middleware in (TidyPath, LastResort, RequestId):
-        app.add_middleware(middleware)
+    app.add_middleware(TidyPath)
+    app.add_middleware(LastResort)
+    if options.cors_origins:
+        app.add_middleware(Cors, origins=options.cors_origins)
+    app.add_middleware(RequestId)
     return app
 
 
@@ -41,12 +47,24 @@ async def _answer_api_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """Unknown routes and wrong methods, which the framework finds out."""
+    """Unknown routes and wrong methods, which the framework finds out; and OPTIONS, which asks for the right ones."""
     assert isinstance(error, HTTPException)
-    unknown = error.status_code == UNKNOWN_ROUTE
-    message = f"there is no {request.url.path}" if unknown else f"{request.method} is not allowed here"
-    code = "unknown_url" if unknown else None
-    return error_response(ApiError(error.status_code, message, code=code, headers=error.headers))
+    if error.status_code == UNKNOWN_ROUTE:
+        return error_response(ApiError(error.status_code, f"there is no {request.url.path}", code="unknown_url"))
+    allow = {"Allow": ", ".join([*_allowed(request), "OPTIONS"])}
+    if request.method == "OPTIONS":
+        return Response(status_code=204, headers=allow)
+    return error_response(ApiError(error.status_code, f"{request.method} is not allowed here", headers=allow))
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods that the request's path has; a path may have several routes."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:

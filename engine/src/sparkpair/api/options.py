@@ -19,7 +19,8 @@ class ApiOptions:
     `model_dir` holds the checkpoint's tokenizer, template and generation defaults. `default_max_tokens` is
     the reply budget of a request that names none, reasoning included. `thinking_default` and
     `default_effort` (`low`, `high`, `max`; None: the template's own) apply where a request says nothing.
-    `keepalive_s` 0 turns the comments of idle streams off.
+    `keepalive_s` 0 turns the comments of idle streams off. `cors_origins` are the web origins whose pages may read
+    replies (`*`: any).
     """
 
     model_dir: Path
@@ -30,3 +31,4 @@ class ApiOptions:
     default_effort: str | None = None
     keepalive_s: float = 15.0
     max_body_bytes: int = 96 * MIB
+    cors_origins: tuple[str, ...] = ()

@@ -121,7 +121,7 @@ def completion_params(fields: Fields, options: ApiOptions, checkpoint: Checkpoin
 
 
 def _reply_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText) -> dict[str, Any]:
-    model = _model(fields, options)
+    model = model_name(fields, options)
     _refuse_alternatives(fields)
     _refuse_grammars(fields)
     if (budget := fields.integer("thinking_budget")) is not None and budget > 0:
@@ -145,8 +145,8 @@ def _reply_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointTex
     }
 
 
-def _model(fields: Fields, options: ApiOptions) -> str:
-    """The model name to put on the reply."""
+def model_name(fields: Fields, options: ApiOptions) -> str:
+    """The model name to put on the reply. Raises ApiError 404 for a name that is not served."""
     name = fields.string("model")
     if name is None:
         return options.model_name

@@ -54,21 +54,26 @@ class Serving:
 
     async def chat_work(self, params: ChatParams) -> Work:
         """Render a conversation and check that it fits. Raises ApiError."""
-        if text_length(params.messages) < OFF_LOOP_CHARACTERS:
-            ids, inside_thinking = self._chat_prompt(params)
-        else:
-            ids, inside_thinking = await asyncio.to_thread(self._chat_prompt, params)
+        ids, inside_thinking = await self.chat_ids(params)
         return self._work(params, ids, "messages", split_thinking=True, inside_thinking=inside_thinking)
 
     async def completion_work(self, params: CompletionParams) -> Work:
         """Encode a prompt and check that it fits. Raises ApiError."""
-        if isinstance(params.prompt, tuple):
-            ids = params.prompt
-        elif len(params.prompt) < OFF_LOOP_CHARACTERS:
-            ids = self._text_prompt(params.prompt, params.markers)
-        else:
-            ids = await asyncio.to_thread(self._text_prompt, params.prompt, params.markers)
+        prompt = params.prompt
+        ids = prompt if isinstance(prompt, tuple) else await self.text_ids(prompt, params.markers)
         return self._work(params, ids, "prompt", split_thinking=False, inside_thinking=False)
+
+    async def chat_ids(self, params: ChatParams, *, add_generation_prompt: bool = True) -> tuple[tuple[int, ...], bool]:
+        """The ids of a conversation, and whether the reply begins inside the think block. Raises ApiError."""
+        if text_length(params.messages) < OFF_LOOP_CHARACTERS:
+            return self._chat_prompt(params, add_generation_prompt)
+        return await asyncio.to_thread(self._chat_prompt, params, add_generation_prompt)
+
+    async def text_ids(self, text: str, markers: bool) -> tuple[int, ...]:
+        """The ids of a text; with `markers`, markers that it spells become ids."""
+        if len(text) < OFF_LOOP_CHARACTERS:
+            return self._text_prompt(text, markers)
+        return await asyncio.to_thread(self._text_prompt, text, markers)
 
     @contextlib.contextmanager
     def generation(self, work: Work) -> Iterator[Generation]:
@@ -95,13 +100,14 @@ class Serving:
         for generation in list(self._running):
             generation.shut_down()
 
-    def _chat_prompt(self, params: ChatParams) -> tuple[tuple[int, ...], bool]:
+    def _chat_prompt(self, params: ChatParams, add_generation_prompt: bool) -> tuple[tuple[int, ...], bool]:
         try:
             prompt = self.checkpoint.template.render(
                 params.messages,
                 thinking=params.thinking,
                 effort=params.effort,
                 clear_thinking=params.clear_thinking,
+                add_generation_prompt=add_generation_prompt,
                 extra=params.extra,
             )
         except TemplateError as error:

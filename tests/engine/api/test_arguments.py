@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP side's arguments: a wrong one is refused by name before anything is loaded."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from sparkpair.api.arguments import HttpSettings, add_arguments, http_settings
+from sparkpair.errors import UserError
+
+
+def parsed(*arguments: str) -> HttpSettings:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return http_settings(parser.parse_args(arguments))
+
+
+def test_origins_are_collected() -> None:
+    assert parsed("--cors-origin", "https://a.example", "--cors-origin", "*").cors_origins == ("https://a.example", "*")
+    assert parsed().cors_origins == ()
+
+
+@pytest.mark.parametrize("origin", ["a.example", "ftp://a.example", "https://a.example/path", "", "null"])
+def test_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(UserError, match="--cors-origin"):
+        parsed(f"--cors-origin={origin}")
