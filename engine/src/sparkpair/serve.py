@@ -217,6 +217,7 @@ async def _serve_requests(
             default_max_tokens=settings.max_tokens,
             thinking_default=settings.thinking,
             cors_origins=settings.http.cors_origins,
+            max_queued=settings.http.max_queued,
         ),
     )
     where = f"http://{settings.host}:{settings.port}"

@@ -25,3 +25,10 @@ def test_origins_are_collected() -> None:
 def test_origin_that_no_browser_sends_is_refused(origin: str) -> None:
     with pytest.raises(UserError, match="--cors-origin"):
         parsed(f"--cors-origin={origin}")
+
+
+def test_queue_is_unlimited_unless_told() -> None:
+    assert parsed().max_queued is None
+    assert parsed("--max-queued", "0").max_queued == 0
+    with pytest.raises(UserError, match="--max-queued -1: at least 0"):
+        parsed("--max-queued", "-1")

@@ -11,6 +11,8 @@ from starlette.responses import Response
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+RATE_LIMIT = "rate_limit_error"
+RETRY_AFTER = {"Retry-After": "5"}
 
 
 class ApiError(Exception):
@@ -81,7 +83,13 @@ def engine_failed(message: str) -> ApiError:
 
 def unavailable(message: str) -> ApiError:
     """503: the engine takes no requests, now or any more."""
-    return ApiError(503, message, type=SERVER, headers={"Retry-After": "5"})
+    return ApiError(503, message, type=SERVER, headers=RETRY_AFTER)
+
+
+def queue_full(running: int, waiting: int) -> ApiError:
+    """429: as many requests run and wait as may."""
+    message = f"the server is busy: {running} requests run and {waiting} may wait; try again later"
+    return ApiError(429, message, type=RATE_LIMIT, code="rate_limit_exceeded", headers=RETRY_AFTER)
 
 
 def error_body(error: ApiError) -> dict[str, Any]:

@@ -45,6 +45,8 @@ class Generation:
         self._arrived = time.monotonic()
         self._first_token_s: float | None = None
         self._interruption: ApiError | ClientGone | None = None
+        self.finished = False
+        """Whether the engine is done with it; the client may still be reading."""
 
     @property
     def tokens_so_far(self) -> int:
@@ -75,6 +77,7 @@ class Generation:
             async for event in self._reply.events():
                 if isinstance(event, FinishedEvent):
                     finished = event
+                    self.finished = True
                     continue
                 if self._first_token_s is None:
                     self._first_token_s = time.monotonic() - self._arrived

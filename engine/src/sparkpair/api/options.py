@@ -20,7 +20,7 @@ class ApiOptions:
     the reply budget of a request that names none, reasoning included. `thinking_default` and
     `default_effort` (`low`, `high`, `max`; None: the template's own) apply where a request says nothing.
     `keepalive_s` 0 turns the comments of idle streams off. `cors_origins` are the web origins whose pages may read
-    replies (`*`: any).
+    replies (`*`: any). `max_queued` requests may wait for a free lane, further ones are refused (None: no limit).
     """
 
     model_dir: Path
@@ -32,3 +32,4 @@ class ApiOptions:
     keepalive_s: float = 15.0
     max_body_bytes: int = 96 * MIB
     cors_origins: tuple[str, ...] = ()
+    max_queued: int | None = None

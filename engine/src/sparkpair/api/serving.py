@@ -14,7 +14,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
-from sparkpair.api.errors import context_exceeded, invalid, unavailable
+from sparkpair.api.errors import context_exceeded, invalid, queue_full, unavailable
 from sparkpair.api.generation import Generation
 from sparkpair.api.metrics import Metrics
 from sparkpair.api.notices import Notices
@@ -82,6 +82,7 @@ class Serving:
         """
         if self._stopping:
             raise unavailable("the server is stopping")
+        self._admit()
         try:
             reply = self.engine.submit(work.request)
         except EngineError as error:
@@ -93,6 +94,19 @@ class Serving:
         finally:
             self._running.discard(generation)
             reply.cancel()
+
+    def _admit(self) -> None:
+        """Refuse what would have to wait behind as many as may wait.
+
+        The count is our own, because the engine's lags by a step: it is taken and raised without a pause in between,
+        so a burst of any size gets exactly the free places. A reply that the engine has finished holds none.
+        """
+        allowed = self.options.max_queued
+        if allowed is None:
+            return
+        lanes = self.engine.health().max_streams
+        if sum(not generation.finished for generation in self._running) >= lanes + allowed:
+            raise queue_full(lanes, allowed)
 
     def shut_down(self) -> None:
         """Take no more requests and end those that run, each with a last event."""
