@@ -7,6 +7,7 @@ from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import check_world
 from sparkpair.errors import UserError
+from sparkpair.http_side import api_options
 from sparkpair.model.config import TextConfig, load_text_config
 from sparkpair.settings import ServeSettings
 
@@ -22,7 +23,8 @@ def check_model(settings: ServeSettings) -> tuple[TextConfig, Checkpoint]:
 
 
 def check_served(settings: ServeSettings) -> None:
-    """The same, and on rank 0 the text files too. Raises UserError."""
+    """The same, and on rank 0 the text files and the keys too. Raises UserError."""
     check_model(settings)
     if settings.rank == 0:
         CheckpointText.load(settings.model)
+        api_options(settings)

@@ -83,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(options: argparse.Namespace) -> ServeSettings:
+def serve_settings(options: argparse.Namespace) -> ServeSettings:
     from sparkpair.settings import ServeSettings
 
     settings = ServeSettings(
@@ -111,7 +111,7 @@ def _settings(options: argparse.Namespace) -> ServeSettings:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    settings = _settings(options)
+    settings = serve_settings(options)
     if options.check_args:
         from sparkpair.checked import check_served
 
@@ -128,7 +128,7 @@ def _plan(options: argparse.Namespace) -> int:
     for name in ("tp", "rank", "context", "parallel", "memory_reserve_gib"):
         setattr(defaults, name, getattr(options, name))
     defaults.master = "127.0.0.1"
-    settings = _settings(defaults)
+    settings = serve_settings(defaults)
     from sparkpair.serve import prepare
 
     prepare(settings)

@@ -12,6 +12,7 @@ import dataclasses
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from sparkpair.comm.group import GlooGroup, Group, SoloGroup, host_store, reach_
 from sparkpair.comm.lockstep import StepRunner
 from sparkpair.engine import CHUNK_ROWS, LeaderEngine, follow
 from sparkpair.errors import DoesNotFit, PeerLost, UserError
+from sparkpair.http_side import api_options, warnings
 from sparkpair.identity import code_digest
 from sparkpair.memory import MemoryPlan, estimate_line, mem_available, plan_memory, settle_window
 from sparkpair.model.config import TextConfig
@@ -151,7 +153,11 @@ def serve(settings: ServeSettings) -> int:
 def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started: float) -> int:
     # What only serving needs is tried before the long work. The port is taken and given back, so that clients that come
     # before this rank can answer are refused and not left waiting.
-    for sock in bind(settings.host, settings.port):
+    options = api_options(settings)
+    sockets = bind(settings.host, settings.port)
+    for warning in warnings(settings, options.keys, sockets):
+        print(warning, file=sys.stderr, flush=True)
+    for sock in sockets:
         sock.close()
     CheckpointText.load(settings.model)
     leader: Leader | None = None
@@ -164,7 +170,7 @@ def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started
     try:
         if leader is not None:
             leader.wait_ready()
-        return asyncio.run(_serve_requests(settings, model, leader, window, signals))
+        return asyncio.run(_serve_requests(settings, options, model, leader, window, signals))
     except Exception as error:
         if leader is not None:
             leader.close({"failed": str(error) if isinstance(error, PeerLost) else f"rank 0 failed: {error}"})
@@ -189,7 +195,12 @@ def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, GlooGr
 
 
 async def _serve_requests(
-    settings: ServeSettings, model: Glm5NextRank, leader: Leader | None, window: int, signals: Signals
+    settings: ServeSettings,
+    options: ApiOptions,
+    model: Glm5NextRank,
+    leader: Leader | None,
+    window: int,
+    signals: Signals,
 ) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -208,18 +219,7 @@ async def _serve_requests(
         loop.call_soon_threadsafe(stop.set)
 
     signals.on_stop = request_stop
-    app = create_app(
-        engine,
-        ApiOptions(
-            model_dir=settings.model,
-            model_name=settings.name,
-            aliases=settings.aliases,
-            default_max_tokens=settings.max_tokens,
-            thinking_default=settings.thinking,
-            cors_origins=settings.http.cors_origins,
-            max_queued=settings.http.max_queued,
-        ),
-    )
+    app = create_app(engine, options)
     where = f"http://{settings.host}:{settings.port}"
 
     def ready() -> None:

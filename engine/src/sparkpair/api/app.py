@@ -11,6 +11,7 @@ from sparkpair import __version__
 from sparkpair.api import chat, completions, ops, tokens
 from sparkpair.api.cors import Cors
 from sparkpair.api.errors import ApiError, ClientGone, error_response
+from sparkpair.api.gate import HEALTH, METRICS, Gate
 from sparkpair.api.middleware import LastResort, RequestId, TidyPath
 from sparkpair.api.options import ApiOptions
 from sparkpair.api.serving import Serving
@@ -33,6 +34,10 @@ def create_app(engine: Engine, options: ApiOptions) -> FastAPI:
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGone, _answer_nobody)
+    if options.keys.required:
+        open_paths = HEALTH | METRICS if options.open_metrics else HEALTH
+        count = app.state.serving.metrics.count_reply
+        app.add_middleware(Gate, keys=options.keys, open_paths=open_paths, count=count)
     app.add_middleware(TidyPath)
     app.add_middleware(LastResort)
     if options.cors_origins:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import pathlib
 from urllib.parse import urlsplit
 
 from sparkpair.errors import UserError
@@ -16,6 +17,9 @@ class HttpSettings:
 
     cors_origins: tuple[str, ...] = ()
     max_queued: int | None = None
+    api_keys: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    api_key_file: pathlib.Path | None = None
+    open_metrics: bool = False
 
     def check(self) -> None:
         """Raise UserError naming the flag that is wrong, its value and what is allowed."""
@@ -43,10 +47,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests that may wait for a free lane; further ones get 429 (default: any number may wait)",
     )
+    http.add_argument(
+        "--api-key-file",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="keys that clients must send, one a line as KEY or LABEL: KEY; mode 0600, read again when it changes",
+    )
+    http.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a further key; repeatable. The process list shows it: prefer the file, or "
+        "SPARKPAIR_API_KEY in the environment, a comma-separated list",
+    )
+    http.add_argument("--open-metrics", action="store_true", help="metrics need no key")
 
 
 def http_settings(options: argparse.Namespace) -> HttpSettings:
     """The parsed arguments. Raises UserError."""
-    settings = HttpSettings(cors_origins=tuple(options.cors_origin), max_queued=options.max_queued)
+    settings = HttpSettings(
+        cors_origins=tuple(options.cors_origin),
+        max_queued=options.max_queued,
+        api_keys=tuple(options.api_key),
+        api_key_file=options.api_key_file,
+        open_metrics=options.open_metrics,
+    )
     settings.check()
     return settings

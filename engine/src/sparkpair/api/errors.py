@@ -59,6 +59,12 @@ def model_not_found(name: str) -> ApiError:
     return ApiError(404, message, code="model_not_found", param="model")
 
 
+def wrong_key() -> ApiError:
+    """401: no key, or one that is not known. The message is the same for both."""
+    message = "a valid API key is needed: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
 def body_too_large(limit: int) -> ApiError:
     """413: the request's body is larger than is read."""
     return ApiError(413, f"the request body is larger than {limit} bytes, the most this server reads")

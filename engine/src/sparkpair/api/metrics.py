@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
@@ -44,6 +44,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.client_disconnections = 0
         self._registry = CollectorRegistry()
+        self._replies: Counter | None = None
         self._histograms = {
             names: [Histogram(PREFIX + name, text, registry=self._registry, buckets=BUCKETS) for name in names]
             for names, text in HELP.items()
@@ -62,6 +63,13 @@ class Metrics:
         for names, seconds in values.items():
             for histogram in self._histograms[names]:
                 histogram.observe(seconds)
+
+    def count_reply(self, key: str, status: int) -> None:
+        """Count one HTTP reply under the label of its key. The family exists only where there are keys."""
+        if self._replies is None:
+            text = "HTTP replies by the label of the key and status"
+            self._replies = Counter(PREFIX + "requests", text, ["key", "status"], registry=self._registry)
+        self._replies.labels(key, str(status)).inc()
 
     def render(self) -> bytes:
         """Everything in Prometheus' text format 0.0.4."""

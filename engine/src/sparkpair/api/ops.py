@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 
 from sparkpair import __version__
 from sparkpair.api.errors import model_not_found
+from sparkpair.api.gate import IDENTIFIED
 from sparkpair.api.metrics import CONTENT_TYPE
 from sparkpair.api.options import ANY_MODEL
 from sparkpair.api.serving import Serving
@@ -53,9 +54,12 @@ async def get_model(request: Request, name: str) -> Response:
 
 @router.api_route("/health", methods=["GET", "HEAD"])
 async def health(request: Request) -> Response:
-    """State and counters; 503 with `error` once the engine has died."""
+    """State and counters, or whether it lives and no more where a key is needed; 503 once the engine has died."""
     serving = _serving(request)
     figures = serving.engine.health()
+    if not request.scope.get(IDENTIFIED, True):
+        bare = ("ok", 200) if figures.error is None else ("failed", 503)
+        return JSONResponse({"status": bare[0]}, bare[1])
     state: dict[str, Any] = {
         "ok": figures.error is None,
         "backend": "sparkpair",

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from sparkpair.api.keys import KeyRing
+
 MIB = 2**20
 
 ANY_MODEL = "*"
@@ -21,6 +23,7 @@ class ApiOptions:
     `default_effort` (`low`, `high`, `max`; None: the template's own) apply where a request says nothing.
     `keepalive_s` 0 turns the comments of idle streams off. `cors_origins` are the web origins whose pages may read
     replies (`*`: any). `max_queued` requests may wait for a free lane, further ones are refused (None: no limit).
+    With `keys`, every route but health needs one; `open_metrics` lifts that for the metrics.
     """
 
     model_dir: Path
@@ -33,3 +36,5 @@ class ApiOptions:
     max_body_bytes: int = 96 * MIB
     cors_origins: tuple[str, ...] = ()
     max_queued: int | None = None
+    keys: KeyRing = dataclasses.field(default_factory=KeyRing)
+    open_metrics: bool = False
