@@ -49,6 +49,7 @@ class ActionModule(ActionBase):
                 "world_size": {"type": "int", "required": True},
                 "directory": {"type": "str", "required": True},
                 "ready_url": {"type": "str"},
+                "api_key_file": {"type": "str", "default": ""},
                 "timeout": {"type": "float", "default": 600},
                 "progress_interval": {"type": "float", "default": 5},
                 "tail_lines": {"type": "int", "default": 25},
@@ -128,6 +129,12 @@ class ActionModule(ActionBase):
             return {**told, "failed": True, "msg": _live.failure(seen, world)}
         return {**told, "failed": True, "msg": _live.timeout(elapsed, seen, world)}
 
+    def _ready_question(self) -> dict[str, Any]:
+        """Return how the host of rank 0 asks whether it is ready; the other hosts have nobody to ask."""
+        if self._options["rank"] != 0:
+            return {}
+        return {name: self._options[name] for name in ("ready_url", "api_key_file")}
+
     def _look(self, wait_s: float, wait_for: list[str] | None = None) -> Sighting:
         """Return the rank of this host as it is now, or as soon as something happens to it within `wait_s`."""
         options = self._options
@@ -136,7 +143,7 @@ class ActionModule(ActionBase):
             "wait": wait_s,
             "wait_for": wait_for or ["exit", "ready", "anchor"],
             "tail_lines": options["tail_lines"],
-            **({"ready_url": options["ready_url"]} if options["rank"] == 0 else {}),
+            **self._ready_question(),
         }
         for attempt in range(1, _CONNECTION_FAILURES + 1):
             try:

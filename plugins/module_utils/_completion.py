@@ -16,6 +16,7 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
+from ansible_collections.sparkpair.serving.plugins.module_utils._key_file import authorization
 from ansible_collections.sparkpair.serving.plugins.module_utils._smoke import Reply
 
 # Far more than a short answer needs; a server that streams without an end must not fill the memory.
@@ -50,9 +51,15 @@ class Server:
         except (OSError, http.client.HTTPException) as exc:
             raise self._broken(exc) from exc
         except (ValueError, LookupError, TypeError) as exc:
-            raise CompletionError(
-                f"{self._url}/v1/models names no model: is it an OpenAI-compatible server?"
-            ) from exc
+            raise CompletionError(f"{self._url}/v1/models names no model: is it an OpenAI-compatible server?") from exc
+
+    def health(self) -> dict[str, Any] | None:
+        """Return what the server says of itself, None when it says nothing that can be read."""
+        try:
+            doc = json.loads(self._request("GET", "/health", None).read(_LINE_BYTES))
+        except (CompletionError, OSError, http.client.HTTPException, ValueError):
+            return None
+        return doc if isinstance(doc, dict) else None
 
     def complete(self, body: dict[str, Any]) -> Reply:
         """Ask for a streamed chat completion and return it. Raises CompletionError."""
@@ -72,12 +79,9 @@ class Server:
         headers = {"Accept": "application/json, text/event-stream"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+        headers.update(authorization(self._key))
         try:
-            connection.request(
-                method, self._prefix + path, json.dumps(body) if body is not None else None, headers
-            )
+            connection.request(method, self._prefix + path, json.dumps(body) if body is not None else None, headers)
             self._socket = connection.sock
             response = connection.getresponse()
             if response.status == 200:

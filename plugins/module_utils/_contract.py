@@ -53,6 +53,7 @@ def document(
             ports=ports,
             served_name=known.settings["served_name"],
             threads=_plan.threads(known.settings, plan, known.probe["cpus"]),
+            api_key_file=known.probe["api_key_file"]["path"],
         ),
         "env": engine.environment(known.settings),
         # Where the probe asks the engine for its version too: `python -m` looks for its package there first.

@@ -5,7 +5,7 @@ An engine adapter is a module `_engine_<name>` with these names; another engine 
 same ones.
 
 - `OWNED_ARGUMENTS`: arguments that the plan writes, each with the setting to use instead (empty: the plan
-  alone decides).
+  alone decides); `OWNED_ENVIRONMENT`: the same for environment variables.
 - `serve_argv(...)`, `check_argv(argv)`: how a rank is started, and how its arguments are checked without
   starting it.
 - `environment(settings)`: the rank's environment variables.
@@ -42,7 +42,12 @@ OWNED_ARGUMENTS = {
     "--join-timeout": "sparkpair_join_timeout",
     "--peer-timeout": "sparkpair_peer_timeout",
     "--check-args": "",
+    "--api-key-file": "sparkpair_api_key_file",
+    # A key on a command line shows in every process list.
+    "--api-key": "sparkpair_api_key_file",
 }
+
+OWNED_ENVIRONMENT = {"SPARKPAIR_API_KEY": "sparkpair_api_key_file"}
 
 
 def base_url(host: str, port: int) -> str:
@@ -72,18 +77,20 @@ def serve_argv(
     ports: Mapping[str, int],
     served_name: str,
     threads: int,
+    api_key_file: str,
 ) -> list[str]:
     """Return the command of one rank.
 
     `settings` are the host's effective settings; `model` is the checkpoint directory on that host,
-    `rendezvous` the head's address on the link, `ports` has `port` and `master_port`. Only rank 0 has an
-    HTTP listener.
+    `rendezvous` the head's address on the link, `ports` has `port` and `master_port`, `api_key_file` is an absolute
+    path or empty. Only rank 0 has an HTTP listener.
     """
     argv = [*settings["engine_command"], "serve", model]
     argv += ["--tp", str(world_size), "--rank", str(rank)]
     argv += ["--master", rendezvous, "--master-port", str(ports["master_port"])]
     if rank == 0:
         argv += ["--name", served_name, "--host", settings["host"], "--port", str(ports["port"])]
+        argv += ["--api-key-file", api_key_file] if api_key_file else []
     argv += ["--context", str(settings["context"]), "--parallel", str(settings["parallel"])]
     argv += ["--max-tokens", str(settings["max_tokens"])]
     argv += ["--thinking" if settings["thinking"] else "--no-thinking"]

@@ -57,6 +57,7 @@ def judge(plan: Mapping[str, Any], settings: ByHost, probes: ByHost, ports: _pla
         findings += _memory(host, entry, options, probe)
         if entry["rank"] == 0:
             findings += _ports_taken(host, options, probe, entry["address"], ports)
+            findings += _key_file(host, options, probe)
     return findings + _parity(plan, probes)
 
 
@@ -252,6 +253,33 @@ def _ports_taken(
                 )
             )
     return findings
+
+
+def _key_file(host: str, options: Mapping[str, Any], probe: Mapping[str, Any]) -> list[Finding]:
+    problem = probe["api_key_file"]["problem"]
+    if problem:
+        return [
+            Finding(
+                id="key_file",
+                severity=ERROR,
+                host=host,
+                found=problem,
+                wanted=f"a file of keys that only {probe['user']} may read",
+                remedy="put it there with mode 0600, or name another one in sparkpair_api_key_file",
+            )
+        ]
+    if options["api_key_file"] or _plan.is_loopback(options["host"]):
+        return []
+    return [
+        Finding(
+            id="open_api",
+            severity=WARNING,
+            host=host,
+            found=f"the API listens on {options['host']} and needs no key",
+            wanted="an API that only those use who are meant to",
+            remedy="name a file of keys in sparkpair_api_key_file, or set sparkpair_host to a private address",
+        )
+    ]
 
 
 def _parity(plan: Mapping[str, Any], probes: ByHost) -> list[Finding]:

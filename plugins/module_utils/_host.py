@@ -18,6 +18,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.sparkpair.serving.plugins.module_utils._key_file import authorization
+
 ENGINE_TIMEOUT_S = 60
 ENDPOINT_TIMEOUT_S = 5
 
@@ -104,26 +106,27 @@ def engine(argv: Sequence[str], environment: Mapping[str, str]) -> dict[str, str
         return {**failure, "error": f"its answer is not the expected JSON: {shown!r}"}
 
 
-def endpoint(base_url: str, ready_path: str, health_path: str) -> dict[str, Any]:
+def endpoint(base_url: str, ready_path: str, health_path: str, key: str | None = None) -> dict[str, Any]:
     """Return whether the API is `ready`, its `health` document (None without one), and in `error` why it is
-    not.
+    not. It is asked with `key`.
     """
     try:
-        _get(base_url + ready_path)
+        _get(base_url + ready_path, key)
     except (OSError, ValueError) as error:
         return {"url": base_url, "ready": False, "health": None, "error": str(error)}
     try:
-        health = json.loads(_get(base_url + health_path))
+        health = json.loads(_get(base_url + health_path, key))
     except (OSError, ValueError) as error:
         return {"url": base_url, "ready": False, "health": None, "error": str(error)}
     return {"url": base_url, "ready": True, "health": health, "error": ""}
 
 
-def _get(url: str) -> bytes:
+def _get(url: str, key: str | None) -> bytes:
     """Return the body of a reply with status 200. Raises OSError for any other, and without one."""
     # A proxy of the environment has no business between a host and its own rank.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=ENDPOINT_TIMEOUT_S) as reply:
+    request = urllib.request.Request(url, headers=authorization(key))
+    with opener.open(request, timeout=ENDPOINT_TIMEOUT_S) as reply:
         return bytes(reply.read())
 
 

@@ -23,11 +23,13 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._ready import Re
 _LOOK_S = 0.2
 
 
-def wait_for(state: RankState, events: Collection[str], ready_url: str | None, timeout_s: float) -> None:
+def wait_for(
+    state: RankState, events: Collection[str], ready_url: str | None, timeout_s: float, key: str | None = None
+) -> None:
     """Return when one of `events` has happened to a running rank, or after `timeout_s` seconds.
 
-    The events are `exit`, `ready` (needs `ready_url`), `log` (a new line) and `anchor` (a new line that means
-    something, see `parse_anchors`).
+    The events are `exit`, `ready` (needs `ready_url`, asked with `key`), `log` (a new line) and `anchor` (a new line
+    that means something, see `parse_anchors`).
     """
     if not state.running or state.rank is None:
         return
@@ -45,7 +47,7 @@ def wait_for(state: RankState, events: Collection[str], ready_url: str | None, t
             else:
                 look = True
         if "ready" in events and ready_url:
-            poller.register(held.enter_context(ReadyWatch(ready_url)).descriptor, select.POLLIN)
+            poller.register(held.enter_context(ReadyWatch(ready_url, key)).descriptor, select.POLLIN)
         size = _size(state.log)
         anchors = parse_anchors(read_lines(state.log, state.log_offset)) if "anchor" in events else None
         while (left := deadline - time.monotonic()) > 0:

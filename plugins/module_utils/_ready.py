@@ -8,6 +8,8 @@ import os
 import threading
 import urllib.parse
 
+from ansible_collections.sparkpair.serving.plugins.module_utils._key_file import authorization
+
 # Loading leaves a machine busy; an answer that takes longer than this is none.
 _LIMIT_S = 5.0
 _PAUSE_S = 0.3
@@ -22,14 +24,14 @@ def is_http_url(url: str) -> bool:
         return False
 
 
-def is_ready(url: str) -> bool:
-    """Say whether `url` answers 200 now. Proxies of the environment are not used: the server is near."""
+def is_ready(url: str, key: str | None = None) -> bool:
+    """Say whether `url` answers 200 now when `key` is sent. Proxies are not used: the server is near."""
     parts = urllib.parse.urlsplit(url)
     connection_class = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = connection_class(parts.hostname or "", parts.port, timeout=_LIMIT_S)
     try:
         target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
-        connection.request("GET", target, headers={"Accept": "application/json"})
+        connection.request("GET", target, headers={"Accept": "application/json", **authorization(key)})
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
@@ -43,8 +45,9 @@ class ReadyWatch:
     Use with `with`.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         self._url = url
+        self._key = key
         self._stopped = threading.Event()
         self.descriptor, self._writer = os.pipe()
         self._thread = threading.Thread(target=self._ask, daemon=True)
@@ -59,7 +62,7 @@ class ReadyWatch:
 
     def _ask(self) -> None:
         while not self._stopped.is_set():
-            if is_ready(self._url):
+            if is_ready(self._url, self._key):
                 os.write(self._writer, b".")
                 return
             self._stopped.wait(_PAUSE_S)

@@ -31,6 +31,7 @@ def check(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given
         + _ports(hosts, common, given)
         + _window(hosts, common, given)
         + _extra_arguments(hosts, common, given)
+        + _extra_environment(hosts, common, given)
         + _addresses(hosts, settings, given)
         + _state_directories(hosts, settings, given)
     )
@@ -96,6 +97,15 @@ def _extra_arguments(hosts: Sequence[str], common: Mapping[str, Any], given: Giv
             instead = f"use {setting} instead" if setting else "the plan decides it for each rank"
             mistakes.append(_mistake(hosts, given, "extra_args", f"{flag} cannot be given here; {instead}"))
     return mistakes
+
+
+def _extra_environment(hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost) -> list[Mistake]:
+    owned = ADAPTERS[common["engine"]].OWNED_ENVIRONMENT
+    return [
+        _mistake(hosts, given, "extra_env", f"{name} cannot be given here; use {owned[name]} instead")
+        for name in common["extra_env"]
+        if name in owned
+    ]
 
 
 def _addresses(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost) -> list[Mistake]:

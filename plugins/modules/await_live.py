@@ -40,6 +40,11 @@ options:
         program.
       - Required for rank 0, of no effect for the others.
     type: str
+  api_key_file:
+    description:
+      - File of keys on rank 0's host, whose first key is sent to O(ready_url). Empty sends none.
+    type: str
+    default: ""
   timeout:
     description:
       - Seconds until the task gives up.

@@ -54,6 +54,11 @@ options:
     description: The port of the API, V(0) for the one that an earlier run chose.
     type: int
     default: 0
+  api_key_file:
+    description:
+      - The file of keys that the API of this host wants, empty without keys. Its first key is used to ask the API.
+    type: path
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -141,11 +146,15 @@ probe:
     remembered_ports:
       description: The ports that an earlier run chose.
       type: dict
+    api_key_file:
+      description: C(path), absolute, and C(problem), which is empty when the file can be used or none is named.
+      type: dict
     endpoint:
       description: C(url), C(ready), C(health) and C(error). Empty while no rank with an API runs here.
       type: dict
 """
 
+import contextlib
 import os
 import pwd
 import socket
@@ -153,7 +162,7 @@ import sys
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.sparkpair.serving.plugins.module_utils import _checkpoint, _host, _sockets
+from ansible_collections.sparkpair.serving.plugins.module_utils import _checkpoint, _host, _key_file, _sockets
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import group_rss_bytes
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_process import base_environment
@@ -169,6 +178,7 @@ ARGUMENTS = {
     "address": {"type": "str", "required": True},
     "api_host": {"type": "str", "default": ""},
     "api_port": {"type": "int", "default": 0},
+    "api_key_file": {"type": "path", "default": ""},
 }
 
 
@@ -209,8 +219,8 @@ def ranks_in(state_dir: str) -> list[dict[str, Any]]:
     return sorted(result, key=lambda entry: entry["rank"])
 
 
-def probe(options: dict[str, Any]) -> dict[str, Any]:
-    """Return everything found on this host; see RETURN."""
+def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
+    """Return everything found on this host; see RETURN. The API is asked with `key`."""
     engine = ADAPTERS[options["engine"]]
     state_dir = os.path.abspath(options["state_dir"])
     environment = {**base_environment(), **options["environment"]}
@@ -218,9 +228,10 @@ def probe(options: dict[str, Any]) -> dict[str, Any]:
     remembered = _host.remembered_ports(os.path.join(state_dir, "ports.json"))
     port = options["api_port"] or remembered.get("port")
     endpoint = {}
+    key_file = os.path.abspath(options["api_key_file"]) if options["api_key_file"] else ""
     if options["api_host"] and port and any(entry["rank"] == 0 and entry["pid"] for entry in ranks):
         url = engine.base_url(options["api_host"], port)
-        endpoint = _host.endpoint(url, engine.ready_path, engine.health_path)
+        endpoint = _host.endpoint(url, engine.ready_path, engine.health_path, key)
     seed = options["miniature_seed"]
     name = socket.gethostname()
     return {
@@ -240,6 +251,7 @@ def probe(options: dict[str, Any]) -> dict[str, Any]:
         "ranks": ranks,
         "listening": _sockets.listening({entry["rank"]: entry["pid"] for entry in ranks if entry["pid"]}),
         "remembered_ports": remembered,
+        "api_key_file": {"path": key_file, "problem": _key_file.problem_of(key_file)},
         "endpoint": endpoint,
     }
 
@@ -247,7 +259,13 @@ def probe(options: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
-    module.exit_json(changed=False, probe=probe(module.params))
+    key = None
+    # What is wrong with the file is a finding like any other, told with all of them.
+    with contextlib.suppress(_key_file.KeyFileError):
+        key = _key_file.first_key(module.params["api_key_file"])
+    if key:
+        module.no_log_values.add(key)
+    module.exit_json(changed=False, probe=probe(module.params, key))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,11 @@ options:
     description:
       - URL that answers 200 when the server is ready, and never before. Asked without a proxy.
     type: str
+  api_key_file:
+    description:
+      - File of keys on the host, one a line as C(KEY) or C(LABEL:KEY), mode 0600. The first is sent to O(ready_url).
+    type: path
+    default: ""
   tail_lines:
     description:
       - How many of the log's last lines to return.
@@ -209,6 +214,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkpair.serving.plugins.module_utils._anchors import parse_anchors
+from ansible_collections.sparkpair.serving.plugins.module_utils._key_file import KeyFileError, first_key
 from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import (
     group_rss_bytes,
     mem_available_bytes,
@@ -225,16 +231,16 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._ready import is
 from ansible_collections.sparkpair.serving.plugins.module_utils._spec_diff import last_spec, secret_values
 
 
-def _look(directory: str, params: dict[str, Any]) -> dict[str, Any]:
+def _look(directory: str, params: dict[str, Any], key: str | None) -> dict[str, Any]:
     """Return the state of the rank, after waiting as asked. Raises RankError and OSError."""
     state = observe(directory)
     if params["wait"] > 0:
-        wait_for(state, params["wait_for"], params["ready_url"], params["wait"])
+        wait_for(state, params["wait_for"], params["ready_url"], params["wait"], key)
         state = observe(directory)
     lines = read_lines(state.log, state.log_offset) if state.log else []
     ready = None
     if params["ready_url"]:
-        ready = state.running and is_ready(params["ready_url"])
+        ready = state.running and is_ready(params["ready_url"], key)
     rank = state.rank if state.running else None
     return {
         "exists": state.exists,
@@ -270,6 +276,7 @@ def main() -> None:
                 "default": ["exit", "ready"],
             },
             "ready_url": {"type": "str"},
+            "api_key_file": {"type": "path", "default": ""},
             "tail_lines": {"type": "int", "default": 25},
         },
         supports_check_mode=True,
@@ -280,8 +287,11 @@ def main() -> None:
     if url and not is_http_url(url):
         module.fail_json(msg=f"The option ready_url is {url!r}, but must be like http://127.0.0.1:8888/v1/models.")
     try:
-        result = _look(directory, module.params)
-    except RankError as exc:
+        key = first_key(module.params["api_key_file"])
+        if key:
+            module.no_log_values.add(key)
+        result = _look(directory, module.params, key)
+    except (RankError, KeyFileError) as exc:
         module.fail_json(msg=str(exc))
     except OSError as exc:
         module.fail_json(msg=str(explain(exc, "read the state of the rank", directory)))

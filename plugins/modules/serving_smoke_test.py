@@ -63,8 +63,13 @@ options:
     type: int
   api_key:
     description:
-      - Key of the server, if it wants one.
+      - Key of the server, if it wants one. Prefer O(api_key_file), which keeps the key out of the playbook.
     type: str
+  api_key_file:
+    description:
+      - File on the host with keys of the server, one a line as C(KEY) or C(LABEL:KEY), mode 0600. The first is sent.
+    type: path
+    default: ""
 attributes:
   check_mode:
     description: Asks nothing and says that it was skipped, as in check mode no server may have been started.
@@ -129,6 +134,11 @@ ranks:
   elements: dict
   returned: when there was a reply
   sample: [{rank: 0, step: 57}, {rank: 1, step: 57}]
+health:
+  description: What the server says of itself at C(/health), after the answer; null when it says nothing there.
+  type: dict
+  returned: when there was a reply
+  sample: {ok: true, model: GLM-5.3-Flash-EXL3, context_length: 1048576}
 objections:
   description: What was wrong with the answer.
   type: list
@@ -141,6 +151,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkpair.serving.plugins.module_utils._completion import CompletionError, Server
+from ansible_collections.sparkpair.serving.plugins.module_utils._key_file import KeyFileError, first_key
 from ansible_collections.sparkpair.serving.plugins.module_utils._ready import is_http_url
 from ansible_collections.sparkpair.serving.plugins.module_utils._smoke import decode_rate, objections
 
@@ -173,7 +184,9 @@ def main() -> None:
             "timeout": {"type": "float", "default": 180},
             "expected_ranks": {"type": "int"},
             "api_key": {"type": "str", "no_log": True},
+            "api_key_file": {"type": "path", "default": ""},
         },
+        mutually_exclusive=[("api_key", "api_key_file")],
         supports_check_mode=True,
     )
     params = module.params
@@ -185,9 +198,15 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=False, skipped=True, msg="Check mode starts no server, so none was asked.")
     try:
-        server = Server(url, params["api_key"], params["timeout"])
+        key = params["api_key"] or first_key(params["api_key_file"])
+        if key:
+            module.no_log_values.add(key)
+        server = Server(url, key, params["timeout"])
         model = params["model"] or server.served_model()
         reply = server.complete(_body(params, model))
+        health = server.health()
+    except KeyFileError as exc:
+        module.fail_json(msg=f"The smoke test asked nothing: {exc}.")
     except CompletionError as exc:
         module.fail_json(msg=f"The smoke test got no answer. {exc}")
     wrong = objections(reply, params["max_tokens"], params["expected_ranks"])
@@ -197,6 +216,7 @@ def main() -> None:
         "finish_reason": reply.finish_reason,
         "ranks": reply.ranks,
         "objections": wrong,
+        "health": health,
     }
     if wrong:
         module.fail_json(

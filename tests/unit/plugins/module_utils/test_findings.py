@@ -32,6 +32,7 @@ SOUND: dict[str, Any] = {
     "checkpoint": {"path": "/state/checkpoints/x", "state": "absent", "problems": [], "digest": ""},
     "ranks": [],
     "listening": [],
+    "api_key_file": {"path": "/k", "problem": ""},
 }
 
 
@@ -39,7 +40,7 @@ def judged(
     change: Callable[[dict[str, dict[str, Any]]], Any] = lambda probes: None, **settings: Any
 ) -> list[_findings.Finding]:
     """What speaks against two sound hosts after a change to their probes."""
-    options = effective("a", "b", **settings)
+    options = effective("a", "b", **{"api_key_file": "/k", **settings})
     probes = {host: copy.deepcopy(SOUND) for host in options}
     change(probes)
     return _findings.judge(plan_of(options), options, probes, _plan.Ports(8888, 29551, to_remember=False))
@@ -47,6 +48,18 @@ def judged(
 
 def test_nothing_speaks_against_sound_hosts() -> None:
     assert judged() == []
+
+
+def test_an_open_api_that_others_reach_is_warned_about() -> None:
+    (finding,) = judged(api_key_file="")
+    assert (finding.id, finding.severity, finding.host) == ("open_api", _findings.WARNING, "a")
+    assert judged(api_key_file="", host="127.0.0.1") == []
+
+
+def test_a_key_file_that_cannot_be_used_keeps_the_pair_from_starting() -> None:
+    (finding,) = judged(lambda probes: probes["a"]["api_key_file"].update(problem="the key file /k has mode 0644"))
+    assert (finding.id, finding.severity) == ("key_file", _findings.ERROR)
+    assert "the key file /k has mode 0644" in _findings.sentence(finding)
 
 
 def a_directory(**changes: Any) -> Callable[[dict[str, dict[str, Any]]], None]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.sparkpair.serving.plugins.module_utils import _host, _sockets
+from ansible_collections.sparkpair.serving.plugins.module_utils import _host, _ready, _sockets
 
 
 def test_the_kernels_list_of_sockets_is_read_in_both_families() -> None:
@@ -117,6 +117,10 @@ class Api(http.server.BaseHTTPRequestHandler):
     """Ready, with a health document; or not, when the server says so."""
 
     def do_GET(self) -> None:
+        key = getattr(self.server, "key", None)
+        if key and self.headers["Authorization"] != f"Bearer {key}":
+            self.send_error(401)
+            return
         self.send_response(200 if self.path in getattr(self.server, "answers", ()) else 503)
         self.end_headers()
         self.wfile.write(b'{"ok": true, "step": 5}')
@@ -147,6 +151,14 @@ def test_an_endpoint_is_ready_when_it_lists_its_models(
     seen = _host.endpoint(url, "/v1/models", "/health")
     assert (seen["ready"], seen["health"]) == (False, None)
     assert "503" in seen["error"]
+
+
+def test_an_endpoint_with_keys_is_ready_for_who_has_one(api: http.server.ThreadingHTTPServer) -> None:
+    api.answers, api.key = ("/v1/models", "/health"), "sk-1"  # type: ignore[attr-defined]
+    url = f"http://127.0.0.1:{api.server_port}"
+    assert _host.endpoint(url, "/v1/models", "/health", "sk-1")["ready"]
+    assert "401" in _host.endpoint(url, "/v1/models", "/health")["error"]
+    assert (_ready.is_ready(f"{url}/v1/models", "sk-1"), _ready.is_ready(f"{url}/v1/models")) == (True, False)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"port": "x"}', '{"port": null}'])

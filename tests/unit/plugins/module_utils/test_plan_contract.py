@@ -17,6 +17,7 @@ PROBE: dict[str, Any] = {
     "cpus": 20,
     "engine": {"version": "1", "code_digest": "c0de", "error": ""},
     "ranks": [],
+    "api_key_file": {"path": "", "problem": ""},
 }
 CHECKPOINT = {"path": "/models/x", "digest": "d1", "state": "complete"}
 PORTS = {"port": 8888, "master_port": 29551, "to_remember": False}
@@ -46,6 +47,13 @@ def test_rank_0_gets_the_api_and_the_others_do_not() -> None:
     for flag in ("--port", "--host", "--name"):
         assert flag not in worker["argv"]
     assert "ready_url" not in worker
+
+
+def test_rank_0_is_told_where_the_keys_are() -> None:
+    head, worker = documents(effective("a", "b"), probe={"api_key_file": {"path": "/etc/keys", "problem": ""}})
+    assert value_of(head["argv"], "--api-key-file") == "/etc/keys"
+    assert "--api-key-file" not in worker["argv"]
+    assert "--api-key-file" not in documents(effective("a", "b"))[0]["argv"]
 
 
 def test_all_ranks_meet_at_the_heads_address_on_the_link() -> None:
@@ -89,6 +97,7 @@ REACHES = {
     "parallel": "plugins/module_utils/_engine_sparkpair.py",
     "master_port": "plugins/module_utils/_plan.py",
     "tp": "plugins/module_utils/_rules.py",
+    "api_key_file": "roles/preflight/tasks/probe.yml",
 }
 
 

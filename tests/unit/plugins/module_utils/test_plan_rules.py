@@ -78,6 +78,14 @@ def test_an_extra_argument_that_no_setting_owns_passes() -> None:
     assert broken(extra_args=["--profile", "x"]) == []
 
 
+def test_a_key_is_no_business_of_the_document() -> None:
+    settings = effective("a", "b", extra_env={"SPARKPAIR_API_KEY": "sk-1"})
+    (mistake,) = _rules.check(("a", "b"), settings, {"a": {}, "b": {}})
+    assert mistake.subject == "sparkpair_extra_env"
+    assert "use sparkpair_api_key_file instead" in mistake.problem
+    assert "sk-1" not in mistake.problem
+
+
 def test_a_world_smaller_than_asked_for_is_refused_naming_who_is_there() -> None:
     settings = effective("a", "b", tp=3)
     (mistake,) = _rules.check(("a", "b"), settings, {"a": given(tp=3), "b": {}})
