@@ -110,7 +110,7 @@ class _Over(Exception):
 
 @dataclasses.dataclass
 class ScriptedEngine:
-    """Implements request.Engine: every submitted request plays `script`."""
+    """Implements request.Engine: a submitted request plays the next of `scripts`, or else `script`."""
 
     script: Script = ()
     context_length: int = 4096
@@ -120,13 +120,15 @@ class ScriptedEngine:
 
     def __post_init__(self) -> None:
         self.replies: list[ScriptedReply] = []
+        self.scripts: list[Script] = []
         self._submitted = asyncio.Event()
 
     def submit(self, request: GenerationRequest) -> ScriptedReply:
         """See request.Engine."""
         if self.error is not None:
             raise EngineError(self.error)
-        reply = ScriptedReply(request, self.script, self.cached)
+        script = self.scripts.pop(0) if self.scripts else self.script
+        reply = ScriptedReply(request, script, self.cached)
         self.replies.append(reply)
         self._submitted.set()
         return reply

@@ -102,7 +102,7 @@ def whole(decoder: ReplyDecoder, groups: Sequence[Sequence[int]]) -> dict[str, s
     pieces: list[TextPiece] = []
     for group in groups:
         pieces += decoder.feed(group)
-    pieces += decoder.finish()
+    pieces += decoder.finish(out_of_tokens=False)
     assert all(piece.text for piece in pieces)
     order = [piece.channel for piece in pieces]
     assert order == sorted(order, reverse=True), "reasoning never follows content"

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sparkpair.chat.messages import normalise_messages
+from sparkpair.chat.messages import BadMessages, normalise_messages
 from sparkpair.chat.template import ChatTemplate, Prompt, TemplateError
 from sparkpair.chat.tokenizer import Segment, TextTokenizer
 from sparkpair.checkpoint.miniature_text import MARKERS
 from sparkpair.errors import UserError
 
+END = "<|assistant|><think>"
 START = "[gMASK]<sop><|system|>Reasoning Effort: Max"
 USER = {"role": "user", "content": "Hi"}
 TURNS = [
@@ -101,10 +102,8 @@ def test_parallel_results_stand_in_the_order_of_their_calls(render: Callable[...
     ) in render(messages)
 
 
-@pytest.mark.parametrize("ids", [("c2", None), ("c2", "c2"), ("c2", "other")], ids=["missing", "twice", "unknown"])
-def test_results_that_cannot_be_paired_stay_in_message_order(
-    render: Callable[..., str], ids: tuple[str | None, str | None]
-) -> None:
+@pytest.mark.parametrize("ids", [("c2", "c2"), ("c2", "other")], ids=["twice", "unknown"])
+def test_results_that_cannot_be_paired_stay_in_message_order(render: Callable[..., str], ids: tuple[str, str]) -> None:
     messages = [
         USER,
         {"role": "assistant", "content": "", "tool_calls": [call("a", "", "c1"), call("b", "", "c2")]},
@@ -112,6 +111,28 @@ def test_results_that_cannot_be_paired_stay_in_message_order(
         {"role": "tool", "tool_call_id": ids[1], "content": "second"},
     ]
     assert "<tool_response>first</tool_response><tool_response>second</tool_response>" in render(messages)
+
+
+@pytest.mark.parametrize("ids", [(None, None), ("", "c2"), (None, "c2")])
+@pytest.mark.parametrize("calls", [("c1", "c2"), (None, "c2")], ids=["named calls", "a nameless call"])
+def test_results_without_ids_belong_to_the_calls_that_have_none(
+    render: Callable[..., str], ids: tuple[str | None, str | None], calls: tuple[str | None, str]
+) -> None:
+    messages = [
+        USER,
+        {"role": "assistant", "content": "", "tool_calls": [call("a", "oops", calls[0]), call("b", "", calls[1])]},
+        *({"role": "tool", "tool_call_id": id, "content": text} for id, text in zip(ids, "12", strict=True)),
+    ]
+    assert render(messages).endswith("<tool_call>b</tool_call><|observation|><tool_response>2</tool_response>" + END)
+
+
+def test_result_that_no_call_waits_for_is_refused_with_its_place() -> None:
+    answered = {"role": "assistant", "tool_calls": [call("a", "", "c1")]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "1"}
+    system = {"role": "system", "content": "S"}
+    for messages, index in [([USER, {"role": "tool"}], 1), ([system, system, answered, result, {"role": "tool"}], 4)]:
+        with pytest.raises(BadMessages, match=rf"messages\[{index}\]\.tool_call_id"):
+            normalise_messages(messages)
 
 
 def test_thinking_off_has_no_effort_line_and_an_empty_think_block(render: Callable[..., str]) -> None:
@@ -176,7 +197,10 @@ SHAPES = {
         "<|assistant|><think>why</think>so",
     ),
     "call": (CALL, CALL_TEXT),
-    "result": ({"role": "tool", "content": None}, "<|observation|><tool_response></tool_response>"),
+    "result": (
+        {"role": "tool", "tool_call_id": "c", "content": None},
+        "<|observation|><tool_response></tool_response>",
+    ),
 }
 
 

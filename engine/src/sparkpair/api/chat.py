@@ -17,7 +17,7 @@ from sparkpair.api.params import HARMLESS, ReplyParams, chat_params
 from sparkpair.api.replies import GenerationResponse, dump, statistics, usage
 from sparkpair.api.serving import Serving
 from sparkpair.api.sse import DONE, encode_event
-from sparkpair.chat.decoder import TextPiece
+from sparkpair.chat.pieces import CallPiece, Piece, text_of
 from sparkpair.chat.reasoning import Channel
 
 router = APIRouter()
@@ -32,6 +32,7 @@ class ChatDialect:
         self._params = params
         self._id = f"chatcmpl-{secrets.token_hex(12)}"
         self._created = int(time.time())
+        self._calls = 0
         # A chunk of text differs from the next only in the text: the rest is encoded once.
         before = dump({**self._head("chat.completion.chunk"), "choices": 0})[:-2]
         self._before = f'data: {before}[{{"index":0,"delta":'
@@ -41,9 +42,16 @@ class ChatDialect:
         """The role, once."""
         return self._delta('{"role":"assistant"}')
 
-    def piece(self, piece: TextPiece) -> bytes:
-        """Some reasoning or some of the answer."""
+    def piece(self, piece: Piece) -> bytes:
+        """Some reasoning, some of the answer, or a whole call."""
+        if isinstance(piece, CallPiece):
+            self._calls += 1
+            return self._delta(dump({"tool_calls": [{"index": self._calls - 1, **_call(piece)}]}))
         return self._delta(f'{{"{KEYS[piece.channel]}":{dump(piece.text)}}}')
+
+    def waiting(self) -> bytes:
+        """An empty delta."""
+        return self._delta("{}")
 
     def closing(self, end: ReplyEnd) -> bytes:
         """An empty delta with the reason; usage there or, when asked for, in a chunk of its own."""
@@ -62,12 +70,15 @@ class ChatDialect:
         """An error event, then the end."""
         return encode_event(dump(error_body(error))) + DONE
 
-    def whole(self, pieces: list[TextPiece], end: ReplyEnd) -> dict[str, Any]:
+    def whole(self, pieces: list[Piece], end: ReplyEnd) -> dict[str, Any]:
         """The reply unstreamed."""
-        texts = {channel: "".join(piece.text for piece in pieces if piece.channel == channel) for channel in KEYS}
-        message = {"role": "assistant", "content": texts["content"]}
-        if texts["reasoning"]:
-            message["reasoning_content"] = texts["reasoning"]
+        content, reasoning = text_of(pieces), text_of(pieces, "reasoning")
+        calls = [_call(piece) for piece in pieces if isinstance(piece, CallPiece)]
+        message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = calls
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end.finish_reason}
         return {
             **self._head("chat.completion"),
@@ -81,6 +92,10 @@ class ChatDialect:
 
     def _delta(self, delta: str) -> bytes:
         return f"{self._before}{delta}{self._after}".encode()
+
+
+def _call(piece: CallPiece) -> dict[str, Any]:
+    return {"id": piece.id, "type": "function", "function": {"name": piece.name, "arguments": piece.arguments}}
 
 
 @router.post("/chat/completions")

@@ -17,7 +17,7 @@ from sparkpair.api.params import HARMLESS, ReplyParams, completion_params
 from sparkpair.api.replies import GenerationResponse, dump, statistics, usage
 from sparkpair.api.serving import Serving
 from sparkpair.api.sse import DONE, encode_event
-from sparkpair.chat.decoder import TextPiece
+from sparkpair.chat.pieces import Piece, text_of
 
 router = APIRouter()
 
@@ -34,9 +34,13 @@ class CompletionDialect:
         """Nothing: there is no role to tell."""
         return b""
 
-    def piece(self, piece: TextPiece) -> bytes:
-        """Some text."""
-        return encode_event(dump(self._chunk(piece.text, None)))
+    def piece(self, piece: Piece) -> bytes:
+        """Some text; without functions there are no calls."""
+        return encode_event(dump(self._chunk(text_of([piece]), None)))
+
+    def waiting(self) -> bytes:
+        """Nothing: without functions no call is ever waited for."""
+        return b""
 
     def closing(self, end: ReplyEnd) -> bytes:
         """An empty text with the reason; usage there or, when asked for, in a chunk of its own."""
@@ -50,11 +54,10 @@ class CompletionDialect:
         """An error event, then the end."""
         return encode_event(dump(error_body(error))) + DONE
 
-    def whole(self, pieces: list[TextPiece], end: ReplyEnd) -> dict[str, Any]:
+    def whole(self, pieces: list[Piece], end: ReplyEnd) -> dict[str, Any]:
         """The reply unstreamed."""
-        text = "".join(piece.text for piece in pieces)
         return {
-            **self._chunk(text, end.finish_reason),
+            **self._chunk(text_of(pieces), end.finish_reason),
             "usage": usage(end),
             "sparkpair": statistics(end, self._params.return_token_ids),
         }

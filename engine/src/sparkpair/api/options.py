@@ -21,7 +21,8 @@ class ApiOptions:
     `model_dir` holds the checkpoint's tokenizer, template and generation defaults. `default_max_tokens` is
     the reply budget of a request that names none, reasoning included. `thinking_default` and
     `default_effort` (`low`, `high`, `max`; None: the template's own) apply where a request says nothing.
-    `keepalive_s` 0 turns the comments of idle streams off. `cors_origins` are the web origins whose pages may read
+    `keepalive_s` 0 turns the comments of idle streams off. While a call is being written a stream says so every
+    `call_beat_s`. `cors_origins` are the web origins whose pages may read
     replies (`*`: any). `max_queued` requests may wait for a free lane, further ones are refused (None: no limit).
     With `keys`, every route but health needs one; `open_metrics` lifts that for the metrics.
     """
@@ -33,6 +34,7 @@ class ApiOptions:
     thinking_default: bool = True
     default_effort: str | None = None
     keepalive_s: float = 15.0
+    call_beat_s: float = 2.0
     max_body_bytes: int = 96 * MIB
     cors_origins: tuple[str, ...] = ()
     max_queued: int | None = None

@@ -13,6 +13,7 @@ from typing import Any
 
 from sparkpair.api.errors import invalid, model_not_found, unsupported
 from sparkpair.api.fields import Fields
+from sparkpair.api.functions import FunctionParams, function_params
 from sparkpair.api.options import ANY_MODEL, ApiOptions
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.chat.messages import BadMessages, normalise_messages
@@ -37,7 +38,6 @@ HARMLESS = frozenset(
         "safety_identifier",
         "prompt_cache_key",
         "verbosity",
-        "parallel_tool_calls",
     }
 )
 """Fields that many clients send and that would not change a reply here; not worth a line in the log."""
@@ -67,10 +67,15 @@ class ReplyParams:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ChatParams(ReplyParams):
-    """A chat request. `effort` is what the template is given; `extra` are further template variables."""
+    """A chat request. `effort` is what the template is given; `extra` are further template variables.
+
+    `thinking_budget` is the number of the token that ends the thinking at the latest; None: no limit.
+    """
 
     messages: list[dict[str, Any]]
+    functions: FunctionParams
     thinking: bool
+    thinking_budget: int | None
     effort: str | None
     clear_thinking: bool
     extra: Mapping[str, Any]
@@ -89,7 +94,6 @@ class CompletionParams(ReplyParams):
 def chat_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText) -> ChatParams:
     """Check a chat request. Raises ApiError."""
     common = _reply_params(fields, options, checkpoint)
-    _refuse_functions(fields)
     if fields.get("modalities") not in (None, ["text"]):
         raise invalid('modalities: only ["text"] is supported by this engine', "modalities")
     for name in MEDIA:
@@ -102,7 +106,19 @@ def chat_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText)
             f"messages: {error}" if not str(error).startswith("messages") else str(error), "messages"
         ) from None
     thinking, effort, clear, extra = _thinking(fields, options)
-    return ChatParams(**common, messages=messages, thinking=thinking, effort=effort, clear_thinking=clear, extra=extra)
+    budget = fields.integer("thinking_budget")
+    if budget is not None and budget < 0:
+        raise invalid("thinking_budget: expected 0 or more", "thinking_budget")
+    return ChatParams(
+        **common,
+        messages=messages,
+        functions=function_params(fields, checkpoint.tokenizer),
+        thinking=thinking,
+        thinking_budget=budget or None,
+        effort=effort,
+        clear_thinking=clear,
+        extra=extra,
+    )
 
 
 def completion_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText) -> CompletionParams:
@@ -124,8 +140,6 @@ def _reply_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointTex
     model = model_name(fields, options)
     _refuse_alternatives(fields)
     _refuse_grammars(fields)
-    if (budget := fields.integer("thinking_budget")) is not None and budget > 0:
-        raise unsupported("thinking_budget")
     stream_options = Fields(fields.object("stream_options"), "stream_options.")
     min_tokens = fields.integer("min_tokens") or 0
     if min_tokens < 0:
@@ -215,23 +229,6 @@ def _refuse_grammars(fields: Fields) -> None:
     form = fields.object("response_format")
     if form and form.get("type") != "text":
         raise invalid("response_format: only type text is supported by this engine", "response_format")
-
-
-def _refuse_functions(fields: Fields) -> None:
-    """Functions that the model may call are not offered yet; with `tool_choice` none they have no effect."""
-    tools = fields.get("tools")
-    choice = fields.get("tool_choice")
-    if not isinstance(tools, list | None):
-        raise invalid("tools: expected a list", "tools")
-    if choice in ("none", {"type": "none"}):
-        return
-    if tools:
-        raise unsupported("tools")
-    if choice not in (None, "auto"):
-        raise invalid("tool_choice: there are no tools to choose from", "tool_choice")
-    for name in ("functions", "function_call"):
-        if fields.get(name):
-            raise unsupported(name)
 
 
 def _thinking(fields: Fields, options: ApiOptions) -> tuple[bool, str | None, bool, Mapping[str, Any]]:

@@ -14,8 +14,8 @@ from sparkpair.api.disconnect import watching
 from sparkpair.api.errors import ApiError, ClientGone
 from sparkpair.api.generation import Generation, ReplyEnd
 from sparkpair.api.serving import Serving, Work
-from sparkpair.api.sse import EventWriter
-from sparkpair.chat.decoder import TextPiece
+from sparkpair.api.sse import COMMENT, EventWriter
+from sparkpair.chat.pieces import Piece
 
 
 class Dialect(Protocol):
@@ -24,8 +24,11 @@ class Dialect(Protocol):
     def opening(self) -> bytes:
         """What a stream says before the first token."""
 
-    def piece(self, piece: TextPiece) -> bytes:
-        """Some text."""
+    def piece(self, piece: Piece) -> bytes:
+        """Some text, or a call."""
+
+    def waiting(self) -> bytes:
+        """What shows that a call is being written, of which nothing can be told yet."""
 
     def closing(self, end: ReplyEnd) -> bytes:
         """The end of a reply, and of the stream."""
@@ -33,7 +36,7 @@ class Dialect(Protocol):
     def failure(self, error: ApiError) -> bytes:
         """The end of a stream whose reply failed."""
 
-    def whole(self, pieces: list[TextPiece], end: ReplyEnd) -> dict[str, Any]:
+    def whole(self, pieces: list[Piece], end: ReplyEnd) -> dict[str, Any]:
         """The same reply in one object."""
 
 
@@ -64,8 +67,10 @@ class GenerationResponse(Response):
         await writer.start()
         if opening := dialect.opening():
             await writer.write(opening)
+        options = self._serving.options
         async with (
-            writer.kept_alive(self._serving.options.keepalive_s),
+            writer.every(options.keepalive_s, lambda: COMMENT),
+            writer.every(options.call_beat_s, lambda: dialect.waiting() if generation.writing_call else b""),
             contextlib.aclosing(generation.pieces()) as pieces,
         ):
             try:
@@ -76,12 +81,12 @@ class GenerationResponse(Response):
         await writer.end()
 
     async def _fold(self, generation: Generation) -> dict[str, Any]:
-        texts: list[TextPiece] = []
+        told: list[Piece] = []
         async with contextlib.aclosing(generation.pieces()) as pieces:
             async for piece in pieces:
                 if isinstance(piece, ReplyEnd):
-                    return self._dialect.whole(texts, piece)
-                texts.append(piece)
+                    return self._dialect.whole(told, piece)
+                told.append(piece)
         raise AssertionError("a reply ended without its end")
 
 

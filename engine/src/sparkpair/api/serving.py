@@ -20,10 +20,15 @@ from sparkpair.api.metrics import Metrics
 from sparkpair.api.notices import Notices
 from sparkpair.api.options import ApiOptions
 from sparkpair.api.params import ChatParams, CompletionParams, ReplyParams
+from sparkpair.chat.call_block import CLOSE
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.chat.decoder import ReplyDecoder
+from sparkpair.chat.memory import ReasoningMemory
 from sparkpair.chat.messages import text_length
+from sparkpair.chat.reasoning import THINK_CLOSE
+from sparkpair.chat.steering import Route, Steering
 from sparkpair.chat.template import TemplateError
+from sparkpair.chat.tool_calls import CallParser
 from sparkpair.request import Engine, EngineError, GenerationRequest
 
 OFF_LOOP_CHARACTERS = 32 * 1024
@@ -37,6 +42,7 @@ class Work:
     params: ReplyParams
     request: GenerationRequest
     decoder: ReplyDecoder
+    steering: Steering | None = None
 
 
 class Serving:
@@ -47,6 +53,7 @@ class Serving:
         self.options = options
         self.checkpoint = checkpoint
         self.notices = Notices()
+        self.memory = ReasoningMemory()
         self.started = int(time.time())
         self.metrics = Metrics(engine, lambda: sum(generation.tokens_so_far for generation in self._running))
         self._running: set[Generation] = set()
@@ -55,7 +62,10 @@ class Serving:
     async def chat_work(self, params: ChatParams) -> Work:
         """Render a conversation and check that it fits. Raises ApiError."""
         ids, inside_thinking = await self.chat_ids(params)
-        return self._work(params, ids, "messages", split_thinking=True, inside_thinking=inside_thinking)
+        functions = params.functions
+        calls = CallParser(functions.functions, parallel=functions.parallel) if functions.functions else None
+        work = self._work(params, ids, "messages", split_thinking=True, inside_thinking=inside_thinking, calls=calls)
+        return dataclasses.replace(work, steering=self._steering(params, work.request, inside_thinking))
 
     async def completion_work(self, params: CompletionParams) -> Work:
         """Encode a prompt and check that it fits. Raises ApiError."""
@@ -65,6 +75,7 @@ class Serving:
 
     async def chat_ids(self, params: ChatParams, *, add_generation_prompt: bool = True) -> tuple[tuple[int, ...], bool]:
         """The ids of a conversation, and whether the reply begins inside the think block. Raises ApiError."""
+        params = dataclasses.replace(params, messages=self.memory.restore(params.messages))
         if text_length(params.messages) < OFF_LOOP_CHARACTERS:
             return self._chat_prompt(params, add_generation_prompt)
         return await asyncio.to_thread(self._chat_prompt, params, add_generation_prompt)
@@ -84,16 +95,17 @@ class Serving:
             raise unavailable("the server is stopping")
         self._admit()
         try:
-            reply = self.engine.submit(work.request)
+            generation = Generation(
+                self.engine.submit, work.request, work.decoder, work.steering, self.metrics, self.memory.remember
+            )
         except EngineError as error:
             raise unavailable(str(error)) from error
-        generation = Generation(reply, work.decoder, self.metrics)
         self._running.add(generation)
         try:
             yield generation
         finally:
             self._running.discard(generation)
-            reply.cancel()
+            generation.cancel()
 
     def _admit(self) -> None:
         """Refuse what would have to wait behind as many as may wait.
@@ -118,6 +130,7 @@ class Serving:
         try:
             prompt = self.checkpoint.template.render(
                 params.messages,
+                tools=params.functions.definitions,
                 thinking=params.thinking,
                 effort=params.effort,
                 clear_thinking=params.clear_thinking,
@@ -134,7 +147,14 @@ class Serving:
         return tuple(ids)
 
     def _work(
-        self, params: ReplyParams, ids: tuple[int, ...], param: str, *, split_thinking: bool, inside_thinking: bool
+        self,
+        params: ReplyParams,
+        ids: tuple[int, ...],
+        param: str,
+        *,
+        split_thinking: bool,
+        inside_thinking: bool,
+        calls: CallParser | None = None,
     ) -> Work:
         budget = self._budget(params.max_tokens, len(ids), param)
         end_ids = self.checkpoint.stop_ids
@@ -155,8 +175,26 @@ class Serving:
             split_thinking=split_thinking,
             inside_thinking=inside_thinking,
             show_ids=end_ids - stop_ids,
+            calls=calls,
         )
         return Work(params, request, decoder)
+
+    def _steering(self, params: ChatParams, request: GenerationRequest, inside_thinking: bool) -> Steering | None:
+        """What leads the reply where it was asked to go; None when it may go anywhere."""
+        tokenizer = self.checkpoint.tokenizer
+        close = tokenizer.marker_ids.get(THINK_CLOSE)
+        closing = () if close is None else (*tokenizer.encode_text("\n"), close, *tokenizer.encode_text("\n\n"))
+        route = Route(
+            inside_thinking=inside_thinking,
+            think_close=close,
+            stop_ids=request.stop_ids,
+            call_close=tokenizer.marker_ids.get(CLOSE),
+            closing=closing,
+            thinking_budget=params.thinking_budget,
+            call=params.functions.opening(tokenizer),
+        )
+        steering = Steering(route, lambda token_id: tokenizer.token_bytes(token_id).isspace())
+        return None if steering.free else steering
 
     def _budget(self, asked: int | None, prompt: int, param: str) -> int:
         """Tokens the reply may have. Raises ApiError when the prompt leaves none, or not what was asked

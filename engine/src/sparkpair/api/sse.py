@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from starlette.types import Send
 
@@ -48,9 +48,9 @@ class EventWriter:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     @contextlib.asynccontextmanager
-    async def kept_alive(self, interval_s: float) -> AsyncIterator[None]:
-        """Write a comment whenever nothing has been written for so long; 0 writes none."""
-        task = asyncio.create_task(self._comment(interval_s)) if interval_s > 0 else None
+    async def every(self, interval_s: float, say: Callable[[], bytes]) -> AsyncIterator[None]:
+        """Write what `say` returns whenever nothing has been written for so long; 0 never does."""
+        task = asyncio.create_task(self._repeat(interval_s, say)) if interval_s > 0 else None
         try:
             yield
         finally:
@@ -58,10 +58,12 @@ class EventWriter:
                 task.cancel()
                 await asyncio.wait([task])
 
-    async def _comment(self, interval_s: float) -> None:
+    async def _repeat(self, interval_s: float, say: Callable[[], bytes]) -> None:
+        due = self._last + interval_s
         while True:
-            rest = self._last + interval_s - self._clock()
-            if rest > 0:
-                await asyncio.sleep(rest)
-            else:
-                await self.write(COMMENT)
+            await asyncio.sleep(max(due - self._clock(), 0))
+            due = max(self._last + interval_s, due)
+            if self._clock() >= due:
+                if data := say():
+                    await self.write(data)
+                due = self._clock() + interval_s

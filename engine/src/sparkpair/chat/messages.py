@@ -5,7 +5,8 @@ Out come new dictionaries: `role`, `content` as text, and where they apply `reas
 (arguments as objects) and `tool_call_id`. The caller's data is never changed.
 
 History is taken as it comes. A past call whose arguments are not a JSON object is left out together with
-its result, because a client that replays its history could otherwise never go on.
+its result, because a client that replays its history could otherwise never go on. Results are matched to calls
+by id; where ids are missing, in order.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def normalise_messages(messages: Any) -> list[dict[str, Any]]:
     if not isinstance(messages, list) or not messages:
         raise BadMessages("expected a list with at least one message")
     checked = [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+    _pair_results(checked)
     return _without_broken_calls(_merge_leading_system(checked))
 
 
@@ -128,6 +130,33 @@ def _arguments(arguments: Any) -> dict[str, Any] | None:
     return arguments if isinstance(arguments, dict) else None
 
 
+def _pair_results(messages: list[dict[str, Any]]) -> None:
+    """Give calls without an id one, and results without an id that of the first call that has no result yet."""
+    waiting: list[str] = []
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant":
+            calls = message.get("tool_calls", ())
+            for number, call in enumerate(calls):
+                call["id"] = call["id"] or f"call_{index}_{number}"
+            answered = _answered(messages, index + 1) if calls else set()
+            waiting = [call["id"] for call in calls if call["id"] not in answered]
+        elif message["role"] == "tool" and not message.get("tool_call_id"):
+            if not waiting:
+                raise BadMessages(
+                    f"messages[{index}].tool_call_id: expected the id of a call; none before it lacks a result"
+                )
+            message["tool_call_id"] = waiting.pop(0)
+
+
+def _answered(messages: Sequence[Mapping[str, Any]], index: int) -> set[str]:
+    """The ids that the run of results from `index` on names."""
+    ids = set()
+    while index < len(messages) and messages[index]["role"] == "tool":
+        ids.add(messages[index].get("tool_call_id") or "")
+        index += 1
+    return ids
+
+
 def _merge_leading_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Join the system messages at the start by blank lines; later ones stay where they are."""
     count = 0
@@ -141,7 +170,7 @@ def _merge_leading_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]
 
 def _without_broken_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
-    dropped: set[str | None] = set()
+    dropped: set[str] = set()
     for message in messages:
         if message["role"] == "tool" and dropped and message.get("tool_call_id") in dropped:
             continue
