@@ -74,6 +74,12 @@ def build_parser() -> argparse.ArgumentParser:
     miniature.add_argument("directory", type=pathlib.Path, metavar="DIR")
     miniature.add_argument("--seed", type=int, metavar="S")
     miniature.add_argument("--config", type=pathlib.Path, metavar="FILE", help="JSON with text_config, vision_config")
+    miniature.add_argument(
+        "--experts",
+        choices=["bf16", "exl3"],
+        default="bf16",
+        help="how routed experts are stored (default %(default)s)",
+    )
     logits = commands.add_parser("logits", help="write the logits of every position for given token ids")
     logits.add_argument("model", type=pathlib.Path, metavar="MODEL")
     logits.add_argument("--ids", type=pathlib.Path, required=True, metavar="FILE", help="JSON list of token ids")
@@ -162,7 +168,8 @@ def _miniature(options: argparse.Namespace) -> int:
             raise UserError(f"--config {options.config} cannot be read as JSON: {error}") from None
         if not isinstance(overrides, dict):
             raise UserError(f"--config {options.config} is not a JSON object")
-    write_miniature(options.directory, seed=DEFAULT_SEED if options.seed is None else options.seed, overrides=overrides)
+    seed = DEFAULT_SEED if options.seed is None else options.seed
+    write_miniature(options.directory, seed=seed, overrides=overrides, experts=options.experts)
     print(f"wrote {options.directory}")
     return 0
 

@@ -12,7 +12,8 @@ import dataclasses
 import torch
 
 from sparkpair.cache.state import GROWTH
-from sparkpair.checkpoint.rank_weights import rank_bytes
+from sparkpair.checkpoint.forms import WeightForms
+from sparkpair.checkpoint.rank_weights import Layout, is_backbone, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import share
 from sparkpair.errors import DoesNotFit, UserError
@@ -78,9 +79,11 @@ def plan_memory(
     chunk_rows: int,
     available: int,
     reserve_gib: float,
+    forms: WeightForms | None = None,
 ) -> MemoryPlan:
     """What rank `rank` of `world` needs, and its budget: `available` bytes less the reserve."""
-    stored, held = rank_bytes(checkpoint, config, world=world, rank=rank, dtype=dtype)
+    layout = Layout(world, rank, dtype, forms or WeightForms())
+    loaded = rank_bytes(checkpoint, config, layout, lambda name: is_backbone(config, name))
     kda = share(config.linear_heads, world, rank)
     kda_heads = kda.stop - kda.start
     memory = kda_heads * config.linear_head_dim**2 * 4
@@ -94,9 +97,9 @@ def plan_memory(
     workspace = chunk_rows * widest * 4 * LIVE_COPIES + chunk_rows * config.vocab_size * 4
     row = config.kv_lora_rank + config.index_head_dim / config.index_kpool
     return MemoryPlan(
-        stored_weights=stored,
-        weights=held,
-        fixed=PROCESS_BYTES + held + workspace + parallel * config.kda_layers * (memory + tail),
+        stored_weights=loaded.stored,
+        weights=loaded.held,
+        fixed=PROCESS_BYTES + loaded.held + workspace + parallel * config.kda_layers * (memory + tail),
         per_token=int(config.dsa_layers * row * dtype.itemsize) + 1,
         parallel=parallel,
         budget=available - int(reserve_gib * GIB),

@@ -9,12 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sparkpair.checkpoint.forms import WeightForms
 from sparkpair.checkpoint.miniature import write_miniature
-from sparkpair.checkpoint.rank_weights import RankWeights, is_backbone, rank_bytes
+from sparkpair.checkpoint.rank_weights import Layout, RankWeights, is_backbone, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import check_world, cut_width, rank_part, share
+from sparkpair.comm.group import SoloGroup
 from sparkpair.errors import UserError
 from sparkpair.model.config import load_text_config
+from sparkpair.model.glm5_next import Glm5NextRank
 
 
 @given(st.integers(1, 1000), st.integers(1, 8))
@@ -42,6 +45,13 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def exl3_miniature(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("split") / "exl3"
+    write_miniature(directory, seed=1, overrides={}, experts="exl3")
+    return directory
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_the_ranks_parts_of_every_tensor_join_to_the_whole(miniature: pathlib.Path, world: int) -> None:
     config, checkpoint = load_text_config(miniature), Checkpoint(miniature)
@@ -52,21 +62,40 @@ def test_the_ranks_parts_of_every_tensor_join_to_the_whole(miniature: pathlib.Pa
             continue
         divided += 1
         axis = parts[0][0]
-        joined = torch.cat([checkpoint.read(name, *part) for part in parts if part is not None], dim=axis)
+        pieces = []
+        for part in parts:
+            assert part is not None
+            everything = [slice(0, width) for width in entry.shape]
+            pieces.append(checkpoint.read(name, [*everything[:axis], part[1], *everything[axis + 1 :]]))
+        joined = torch.cat(pieces, dim=axis)
         assert torch.equal(joined, checkpoint.read(name)), name
     assert divided > 100
 
 
+FORMS = [
+    ("bf16", WeightForms()),
+    ("bf16", WeightForms(dense="fp8")),
+    ("bf16", WeightForms(dense="q4")),
+    ("exl3", WeightForms(dense="q4", experts="packed")),
+    ("exl3", WeightForms(experts="decoded")),
+]
+
+
+@pytest.mark.parametrize(("experts", "forms"), FORMS, ids=lambda value: str(value).replace("WeightForms", ""))
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_the_estimate_from_headers_is_what_loading_reads(miniature: pathlib.Path, world: int) -> None:
-    config, checkpoint = load_text_config(miniature), Checkpoint(miniature)
+def test_the_estimate_from_headers_is_what_loading_reads_and_holds(
+    miniature: pathlib.Path, exl3_miniature: pathlib.Path, world: int, experts: str, forms: WeightForms
+) -> None:
+    directory = exl3_miniature if experts == "exl3" else miniature
+    config, checkpoint = load_text_config(directory), Checkpoint(directory)
     for rank in range(world):
-        stored, held = rank_bytes(checkpoint, config, world=world, rank=rank, dtype=torch.float32)
+        layout = Layout(world, rank, torch.float32, forms)
+        expected = rank_bytes(checkpoint, config, layout, lambda name: is_backbone(config, name))
         weights = RankWeights(
-            checkpoint, config, world=world, rank=rank, dtype=torch.float32, device=torch.device("cpu")
+            checkpoint, config, world=world, rank=rank, dtype=torch.float32, device=torch.device("cpu"), forms=forms
         )
-        loaded = sum(weights.take(name).nbytes for name in checkpoint.entries if is_backbone(config, name))
-        assert (weights.bytes_read, loaded) == (stored, held)
+        Glm5NextRank(config, weights, SoloGroup())
+        assert (weights.bytes_read, weights.bytes_held) == (expected.stored, expected.held)
 
 
 def test_more_ranks_than_heads_are_refused(miniature: pathlib.Path) -> None:

@@ -16,7 +16,7 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -26,6 +26,7 @@ from sparkpair.checkpoint.miniature_shapes import TensorPlan, tensor_plans
 from sparkpair.checkpoint.miniature_text import TokenizerLayout, write_tokenizer
 from sparkpair.checkpoint.safetensors import INDEX_NAME
 from sparkpair.errors import UserError
+from sparkpair.kernels.reference.exl3 import HADAMARD
 from sparkpair.model.config import parse_text_config
 
 MANIFEST_NAME = "manifest.json"
@@ -85,6 +86,15 @@ TEXT_DEFAULTS: dict[str, Any] = {
     "dtype": "bfloat16",
 }
 
+# Routed experts as the checkpoint stores them.
+ExpertStore = Literal["bf16", "exl3"]
+EXPERT_STORES: tuple[ExpertStore, ...] = ("bf16", "exl3")
+
+EXL3_BITS = 4
+
+# EXL3 experts are cut in blocks of 128 columns: three, so that up to three ranks can share them.
+EXL3_TEXT_DEFAULTS: dict[str, Any] = {"moe_intermediate_size": 384}
+
 VISION_DEFAULTS: dict[str, Any] = {
     "model_type": "glm5_next_vision",
     "depth": 2,
@@ -119,7 +129,7 @@ def _merge(defaults: dict[str, Any], overrides: dict[str, Any], where: str) -> d
     return merged
 
 
-def miniature_document(overrides: dict[str, Any]) -> dict[str, Any]:
+def miniature_document(overrides: dict[str, Any], experts: ExpertStore = "bf16") -> dict[str, Any]:
     """The config.json of a miniature, token ids still missing. `overrides` may hold text_config and vision_config.
 
     Raises UserError naming the field when an override is unknown or the configuration cannot be served.
@@ -129,7 +139,8 @@ def miniature_document(overrides: dict[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"--config: {', '.join(sorted(unknown))}: expected an object with text_config and vision_config only"
         )
-    text = _merge(TEXT_DEFAULTS, overrides.get("text_config", {}), "text_config.")
+    defaults = TEXT_DEFAULTS | (EXL3_TEXT_DEFAULTS if experts == "exl3" else {})
+    text = _merge(defaults, overrides.get("text_config", {}), "text_config.")
     if "num_attention_heads" in overrides.get("text_config", {}):
         text["num_key_value_heads"] = text["num_attention_heads"]
     vision = _merge(VISION_DEFAULTS, overrides.get("vision_config", {}), "vision_config.")
@@ -143,6 +154,11 @@ def miniature_document(overrides: dict[str, Any]) -> dict[str, Any]:
         "vision_config": vision,
     }
     parse_text_config(document, "--config")
+    if experts == "exl3":
+        for name in ("hidden_size", "moe_intermediate_size"):
+            if text[name] % HADAMARD:
+                raise UserError(f"--experts exl3: {name} is {text[name]}, expected a multiple of {HADAMARD}")
+        document["quantization_config"] = {"quant_method": "exl3", "bits": EXL3_BITS}
     return document
 
 
@@ -160,16 +176,23 @@ def _place_token_ids(document: dict[str, Any], layout: TokenizerLayout) -> None:
 
 
 def _values(plan: TensorPlan, seed: int) -> torch.Tensor:
-    """Seeded values of one tensor, fp32: normal noise around the plan's centre."""
+    """Seeded values of one tensor, drawn as its plan says, fp32 or int64."""
     key = hashlib.sha256(f"{seed}:{plan.name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "little") & (2**63 - 1))
+    if plan.draw == "bits":
+        return torch.randint(-(2**15), 2**15, plan.shape, generator=generator)
+    if plan.draw == "constant":
+        return torch.full(plan.shape, int(plan.centre))
     noise = torch.randn(math.prod(plan.shape), generator=generator).view(plan.shape)
+    if plan.draw == "signs":
+        return plan.spread * noise.sign()
     return plan.centre + plan.spread * noise
 
 
 def _tensors(document: dict[str, Any], seed: int, readable: frozenset[int]) -> Iterator[tuple[str, torch.Tensor]]:
     config = parse_text_config(document, "config.json")
-    for plan in tensor_plans(config, document["vision_config"]):
+    bits = document.get("quantization_config", {}).get("bits")
+    for plan in tensor_plans(config, document["vision_config"], bits):
         tensor = _values(plan, seed)
         if plan.name == "lm_head.weight":
             strength = torch.full((config.vocab_size, 1), UNREADABLE_STRENGTH)
@@ -178,13 +201,15 @@ def _tensors(document: dict[str, Any], seed: int, readable: frozenset[int]) -> I
         yield plan.name, tensor.to(plan.dtype)
 
 
-def write_miniature(directory: pathlib.Path, *, seed: int, overrides: dict[str, Any]) -> None:
+def write_miniature(
+    directory: pathlib.Path, *, seed: int, overrides: dict[str, Any], experts: ExpertStore = "bf16"
+) -> None:
     """Write the checkpoint to `directory`, which must not exist or be empty.
 
     The files are written beside the target and moved into place together, so that an interrupted or failed write
     leaves nothing that looks like a checkpoint. Raises UserError naming the path when the disk does not take it.
     """
-    document = miniature_document(overrides)
+    document = miniature_document(overrides, experts)
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         if directory.exists() and any(directory.iterdir()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every tensor of a `glm5_next` checkpoint by its released name, with shape, stored dtype and a sensible spread.
+"""Every tensor of a `glm5_next` checkpoint by its released name, with shape, stored dtype and how its values are drawn.
 
 Shapes follow from the configuration alone. Centre and spread are chosen so that a random model behaves like a trained
 one where it matters for tests: every gate, bias, norm and position term is away from its neutral value.
@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from sparkpair.checkpoint.exl3 import MCG_SIGNED
+from sparkpair.checkpoint.exl3_encode import CODEBOOK_RMS
+from sparkpair.kernels.reference.exl3 import TILE
 from sparkpair.model.config import TextConfig
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """Name, shape and stored dtype of one tensor; its values are centre + spread * normal noise."""
+    """Name, shape and stored dtype of one tensor, and how its values are drawn.
+
+    `normal`: centre + spread * normal noise; `signs`: spread with random signs; `bits`: any; `constant`: the centre.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     centre: float
     spread: float
+    draw: Literal["normal", "signs", "bits", "constant"] = "normal"
 
 
 def _matrix(name: str, rows: int, columns: int, gain: float = 1.0) -> TensorPlan:
@@ -39,8 +46,11 @@ def _vector(name: str, shape: tuple[int, ...], spread: float, dtype: torch.dtype
     return TensorPlan(name, shape, dtype, centre, spread)
 
 
-def tensor_plans(config: TextConfig, vision: dict[str, Any]) -> Iterator[TensorPlan]:
-    """All tensors: embeddings, backbone layers, MTP layers, final norm, head, vision tower."""
+def tensor_plans(config: TextConfig, vision: dict[str, Any], exl3_bits: int | None = None) -> Iterator[TensorPlan]:
+    """All tensors: embeddings, backbone layers, MTP layers, final norm, head, vision tower.
+
+    With `exl3_bits` the routed experts are EXL3 linears of that many bits a weight.
+    """
     text = "model.language_model"
     width = config.hidden_size
     yield TensorPlan(f"{text}.embed_tokens.weight", (config.vocab_size, width), torch.bfloat16, 0.0, 1.0)
@@ -57,7 +67,7 @@ def tensor_plans(config: TextConfig, vision: dict[str, Any]) -> Iterator[TensorP
         if config.feed_forward[index] == "dense":
             yield from _mlp(f"{prefix}.mlp", width, config.intermediate_size)
         else:
-            yield from _moe(config, f"{prefix}.mlp")
+            yield from _moe(config, f"{prefix}.mlp", exl3_bits)
     for index in range(config.num_layers, config.num_layers + config.mtp_layers):
         prefix = f"{text}.layers.{index}"
         yield _norm(f"{prefix}.enorm.weight", width)
@@ -65,7 +75,7 @@ def tensor_plans(config: TextConfig, vision: dict[str, Any]) -> Iterator[TensorP
         yield _matrix(f"{prefix}.eh_proj.weight", width, 2 * width)
         yield from _block_norms(config, prefix)
         yield from _dsa(config, f"{prefix}.self_attn")
-        yield from _moe(config, f"{prefix}.mlp")
+        yield from _moe(config, f"{prefix}.mlp", exl3_bits)
         yield _norm(f"{prefix}.shared_head.norm.weight", width)
     yield from _vision(vision)
 
@@ -125,12 +135,26 @@ def _mlp(prefix: str, width: int, inner: int) -> Iterator[TensorPlan]:
     yield _matrix(f"{prefix}.down_proj.weight", width, inner)
 
 
-def _moe(config: TextConfig, prefix: str) -> Iterator[TensorPlan]:
+def _exl3(prefix: str, rows: int, columns: int, bits: int) -> Iterator[TensorPlan]:
+    """Any bits are a valid trellis, so random ones are a random matrix; suh brings it to a trained matrix's size."""
+    size = columns**-0.5 / CODEBOOK_RMS
+    yield TensorPlan(f"{prefix}.trellis", (columns // TILE, rows // TILE, TILE * bits), torch.int16, 0.0, 0.0, "bits")
+    yield TensorPlan(f"{prefix}.suh", (columns,), torch.float16, 0.0, size, "signs")
+    yield TensorPlan(f"{prefix}.svh", (rows,), torch.float16, 0.0, 1.0, "signs")
+    yield TensorPlan(f"{prefix}.mcg", (), torch.int32, MCG_SIGNED, 0.0, "constant")
+
+
+def _moe(config: TextConfig, prefix: str, exl3_bits: int | None) -> Iterator[TensorPlan]:
     width, inner = config.hidden_size, config.moe_intermediate_size
     yield _matrix(f"{prefix}.gate.weight", config.num_experts, width)
     yield _vector(f"{prefix}.gate.e_score_correction_bias", (config.num_experts,), 0.1, torch.float32)
     for expert in range(config.num_experts):
-        yield from _mlp(f"{prefix}.experts.{expert}", width, inner)
+        if exl3_bits is None:
+            yield from _mlp(f"{prefix}.experts.{expert}", width, inner)
+            continue
+        yield from _exl3(f"{prefix}.experts.{expert}.gate_proj", inner, width, exl3_bits)
+        yield from _exl3(f"{prefix}.experts.{expert}.up_proj", inner, width, exl3_bits)
+        yield from _exl3(f"{prefix}.experts.{expert}.down_proj", width, inner, exl3_bits)
     if config.shared_experts:
         yield from _mlp(f"{prefix}.shared_experts", width, inner * config.shared_experts)
 

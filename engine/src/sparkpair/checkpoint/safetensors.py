@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,9 +44,14 @@ class TensorEntry:
     shape: tuple[int, ...]
 
     @property
+    def element_bytes(self) -> int:
+        """Stored size of one element in bytes."""
+        return _ELEMENT_BYTES[self.dtype]
+
+    @property
     def nbytes(self) -> int:
         """Stored size in bytes."""
-        return math.prod(self.shape) * _ELEMENT_BYTES[self.dtype]
+        return math.prod(self.shape) * self.element_bytes
 
 
 class Checkpoint:
@@ -112,15 +118,14 @@ class Checkpoint:
                 f"{self.directory}: tensor {name} is missing. The checkpoint does not match its config.json."
             ) from None
 
-    def read(self, name: str, axis: int = 0, part: slice | None = None) -> torch.Tensor:
-        """A tensor, or `part` of it along `axis`; only that part is read from disk. CPU, stored dtype."""
+    def read(self, name: str, parts: Sequence[slice] | None = None) -> torch.Tensor:
+        """A tensor, or the part of it that `parts` (a slice an axis) names; only that is read. CPU, stored dtype."""
         entry = self.entry(name)
         handle = _open(entry.path)
-        if part is None:
+        if parts is None or all(part == slice(0, width) for part, width in zip(parts, entry.shape, strict=True)):
             tensor: torch.Tensor = handle.get_tensor(name)
             return tensor
-        where = (slice(None),) * axis + (part,)
-        sliced: torch.Tensor = handle.get_slice(name)[where]
+        sliced: torch.Tensor = handle.get_slice(name)[tuple(parts)]
         return sliced
 
     def digest(self) -> str:

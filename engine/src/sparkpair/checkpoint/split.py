@@ -28,6 +28,12 @@ _KDA = {
 _DSA = {"q_b_proj.weight": 0, "kv_b_proj.weight": 0, "o_proj.weight": 1}
 _MLP = {"gate_proj.weight": 0, "up_proj.weight": 0, "down_proj.weight": 1}
 
+# The tensors of an EXL3 linear: axis, and how many weights one step along it covers.
+_EXL3 = {
+    "gate_proj.trellis": (1, 16), "up_proj.trellis": (1, 16), "gate_proj.svh": (0, 1), "up_proj.svh": (0, 1),
+    "down_proj.trellis": (0, 16), "down_proj.suh": (0, 1),
+}  # fmt: skip
+
 _LAYER = re.compile(r"\.layers\.(\d+)\.(self_attn|mlp)\.(?:experts\.\d+\.|shared_experts\.)?(.+)$")
 
 
@@ -45,6 +51,17 @@ def cut_width(width: int, world: int, rank: int) -> slice:
     return slice(units.start * unit, units.stop * unit)
 
 
+def _cut_blocks(width: int, world: int, rank: int) -> slice:
+    """The same for an EXL3 expert, which cannot be cut inside a block. Raises UserError when it has too few."""
+    blocks = width // BLOCK
+    if blocks < world:
+        raise UserError(
+            f"--tp {world}: an EXL3 expert is {width} columns wide and is cut in whole blocks of {BLOCK}, "
+            f"so at most {blocks} ranks can share it"
+        )
+    return cut_width(width, world, rank)
+
+
 def rank_part(config: TextConfig, name: str, shape: tuple[int, ...], world: int, rank: int) -> tuple[int, slice] | None:
     """Axis and slice of tensor `name` that `rank` holds, or None when it holds all of it."""
     if world == 1:
@@ -55,6 +72,10 @@ def rank_part(config: TextConfig, name: str, shape: tuple[int, ...], world: int,
     if found is None:
         return None
     layer, block, leaf = int(found[1]), found[2], found[3]
+    if block == "mlp" and leaf in _EXL3:
+        axis_of_part, step = _EXL3[leaf]
+        part = _cut_blocks(shape[axis_of_part] * step, world, rank)
+        return axis_of_part, slice(part.start // step, part.stop // step)
     if block == "mlp":
         axis = _MLP.get(leaf)
         return None if axis is None else (axis, cut_width(shape[axis], world, rank))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from sparkpair.kernels.reference import (
     add_shared,
     attend_latents,
+    exl3_effective,
     hyper_collapse,
     hyper_spread,
     hyper_weights,
@@ -33,6 +34,7 @@ from sparkpair.kernels.reference import (
 __all__ = [
     "add_shared",
     "attend_latents",
+    "exl3_effective",
     "hyper_collapse",
     "hyper_spread",
     "hyper_weights",

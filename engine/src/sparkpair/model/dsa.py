@@ -27,16 +27,16 @@ class DsaAttention:
     def __init__(self, config: TextConfig, weights: RankWeights, prefix: str) -> None:
         self.config = config
         take = weights.take
-        self.q_a = take(f"{prefix}.q_a_proj.weight")
+        self.q_a = weights.take_linear(f"{prefix}.q_a_proj")
         self.q_a_norm = take(f"{prefix}.q_a_layernorm.weight")
-        self.q_b = take(f"{prefix}.q_b_proj.weight")
-        self.kv_a = take(f"{prefix}.kv_a_proj_with_mqa.weight")
+        self.q_b = weights.take_linear(f"{prefix}.q_b_proj")
+        self.kv_a = weights.take_linear(f"{prefix}.kv_a_proj_with_mqa")
         self.kv_a_norm = take(f"{prefix}.kv_a_layernorm.weight")
         self.heads = self.q_b.shape[0] // config.qk_head_dim
         kv_b = take(f"{prefix}.kv_b_proj.weight").view(self.heads, -1, config.kv_lora_rank)
         self.key_map = kv_b[:, : config.qk_head_dim].contiguous()
         self.value_map = kv_b[:, config.qk_head_dim :].contiguous()
-        self.o = take(f"{prefix}.o_proj.weight")
+        self.o = weights.take_linear(f"{prefix}.o_proj")
         self.index_q = take(f"{prefix}.indexer.wq_b.weight")
         self.index_k = take(f"{prefix}.indexer.wk.weight")
         self.index_k_norm = take(f"{prefix}.indexer.k_norm.weight")

@@ -58,7 +58,7 @@ class Glm5NextRank:
         self.embedding = weights.take(f"{PREFIX}.embed_tokens.weight")
         self.layers = [DecoderLayer(config, weights, index) for index in range(config.num_layers)]
         self.norm = weights.take(f"{PREFIX}.norm.weight")
-        self.head = weights.take("lm_head.weight")
+        self.head = weights.take_linear("lm_head")
         self._kda_heads = next(
             (layer.attention.heads for layer in self.layers if isinstance(layer.attention, KdaAttention)), 0
         )

@@ -9,6 +9,7 @@ from torch import Tensor
 from sparkpair import kernels
 from sparkpair.cache.state import KdaState, Span
 from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.kernels.weights import stack_rows
 from sparkpair.model.config import TextConfig
 
 # Prompt rows are processed in chunks that end at absolute multiples of this, so that a prompt resumed on the grid has
@@ -22,7 +23,7 @@ class KdaAttention:
     def __init__(self, config: TextConfig, weights: RankWeights, prefix: str) -> None:
         self.config = config
         take = weights.take
-        self.qkv = torch.cat([take(f"{prefix}.{name}_proj.weight") for name in "qkv"])
+        self.qkv = stack_rows([weights.take_linear(f"{prefix}.{name}_proj") for name in "qkv"])
         self.conv = torch.cat([take(f"{prefix}.{name}_conv1d.weight").squeeze(1) for name in "qkv"])
         self.f_a = take(f"{prefix}.f_a_proj.weight")
         self.f_b = take(f"{prefix}.f_b_proj.weight")
@@ -33,7 +34,7 @@ class KdaAttention:
         self.heads = self.a_log.shape[0]
         self.dt_bias = take(f"{prefix}.dt_bias").view(self.heads, -1)
         self.o_norm = take(f"{prefix}.o_norm.weight")
-        self.o = take(f"{prefix}.o_proj.weight")
+        self.o = weights.take_linear(f"{prefix}.o_proj")
 
     def forward(self, x: Tensor, spans: list[Span], layer: int) -> Tensor:
         """`x` [T, d] normed rows -> this rank's partial sum [T, d] in fp32; advances each span's state."""

@@ -15,9 +15,9 @@ class DenseMlp:
 
     def __init__(self, config: TextConfig, weights: RankWeights, prefix: str) -> None:
         self.limit = config.swiglu_limit
-        self.gate = weights.take(f"{prefix}.gate_proj.weight")
-        self.up = weights.take(f"{prefix}.up_proj.weight")
-        self.down = weights.take(f"{prefix}.down_proj.weight")
+        self.gate = weights.take_linear(f"{prefix}.gate_proj")
+        self.up = weights.take_linear(f"{prefix}.up_proj")
+        self.down = weights.take_linear(f"{prefix}.down_proj")
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` [T, d] -> this rank's partial sum [T, d] in fp32."""
@@ -30,14 +30,13 @@ class MoeMlp:
 
     def __init__(self, config: TextConfig, weights: RankWeights, prefix: str) -> None:
         self.config = config
-        take = weights.take
-        self.router = take(f"{prefix}.gate.weight")
-        self.bias = take(f"{prefix}.gate.e_score_correction_bias")
+        self.router = weights.take(f"{prefix}.gate.weight")
+        self.bias = weights.take(f"{prefix}.gate.e_score_correction_bias")
         self.experts = [
             (
-                take(f"{prefix}.experts.{expert}.gate_proj.weight"),
-                take(f"{prefix}.experts.{expert}.up_proj.weight"),
-                take(f"{prefix}.experts.{expert}.down_proj.weight"),
+                weights.take_linear(f"{prefix}.experts.{expert}.gate_proj"),
+                weights.take_linear(f"{prefix}.experts.{expert}.up_proj"),
+                weights.take_linear(f"{prefix}.experts.{expert}.down_proj"),
             )
             for expert in range(config.num_experts)
         ]

@@ -9,14 +9,17 @@ indexer), mixture of experts.
 from __future__ import annotations
 
 from sparkpair.kernels.reference.dsa import attend_latents, index_scores, pool_keys, select_tokens
+from sparkpair.kernels.reference.exl3 import exl3_effective
 from sparkpair.kernels.reference.experts import add_shared, route, routed_experts
 from sparkpair.kernels.reference.hyper import hyper_collapse, hyper_spread, hyper_weights
 from sparkpair.kernels.reference.kda import kda_chunked, kda_gates, kda_recurrent, short_convolution
-from sparkpair.kernels.reference.rows import l2_normalise, layer_norm, linear, rms_norm, rms_norm_gated, swiglu
+from sparkpair.kernels.reference.linear import linear
+from sparkpair.kernels.reference.rows import l2_normalise, layer_norm, rms_norm, rms_norm_gated, swiglu
 
 __all__ = [
     "add_shared",
     "attend_latents",
+    "exl3_effective",
     "hyper_collapse",
     "hyper_spread",
     "hyper_weights",

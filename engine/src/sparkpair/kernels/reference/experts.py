@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sparkpair.kernels.reference.rows import linear, swiglu
+from sparkpair.kernels.reference.linear import linear
+from sparkpair.kernels.reference.rows import swiglu
+from sparkpair.kernels.weights import Weight
 
-ExpertWeights = tuple[Tensor, Tensor, Tensor]  # gate [w, d], up [w, d], down [d, w]
+ExpertWeights = tuple[Weight, Weight, Weight]  # gate [w, d], up [w, d], down [d, w]
 
 
 def route(

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on rows: linear maps, norms and the clamped SwiGLU. A row's result depends on that row alone."""
+"""Operations on rows: norms and the clamped SwiGLU. A row's result depends on that row alone."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-
-def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """`x` [..., in] times `weight` [out, in] transposed -> [..., out], in x's dtype."""
-    return functional.linear(x, weight)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
