@@ -48,18 +48,20 @@ def create_app(engine: Engine, options: ApiOptions) -> FastAPI:
 
 async def _answer_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return error_response(error, request.scope)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     """Unknown routes and wrong methods, which the framework finds out; and OPTIONS, which asks for the right ones."""
     assert isinstance(error, HTTPException)
     if error.status_code == UNKNOWN_ROUTE:
-        return error_response(ApiError(error.status_code, f"there is no {request.url.path}", code="unknown_url"))
+        unknown = ApiError(error.status_code, f"there is no {request.url.path}", code="unknown_url")
+        return error_response(unknown, request.scope)
     allow = {"Allow": ", ".join([*_allowed(request), "OPTIONS"])}
     if request.method == "OPTIONS":
         return Response(status_code=204, headers=allow)
-    return error_response(ApiError(error.status_code, f"{request.method} is not allowed here", headers=allow))
+    refusal = ApiError(error.status_code, f"{request.method} is not allowed here", headers=allow)
+    return error_response(refusal, request.scope)
 
 
 def _allowed(request: Request) -> list[str]:

@@ -4,15 +4,30 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
+from starlette.types import Scope
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 RATE_LIMIT = "rate_limit_error"
 RETRY_AFTER = {"Retry-After": "5"}
+
+REQUEST_ID = "sparkpair.request_id"
+"""Scope entry: the name of the request in logs and replies."""
+
+MESSAGES_PATH = re.compile(r"/+(v1/+)?messages(/|$)")
+MESSAGES_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "overloaded_error",
+    503: "overloaded_error",
+}
+"""The Messages dialect's words for a status; any other is an invalid request below 500 and an error of the API above."""
 
 
 class ApiError(Exception):
@@ -29,7 +44,9 @@ class ApiError(Exception):
         code: str | None = None,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
+        messages_wording: str | None = None,
     ) -> None:
+        """`messages_wording` is what the Messages dialect says instead, where its clients look for words of its own."""
         super().__init__(message)
         self.status = status
         self.message = message
@@ -37,6 +54,15 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.headers = dict(headers or {})
+        self.messages_wording = messages_wording
+
+    def renamed(self, names: Mapping[str, str]) -> ApiError:
+        """The same error about a field that the client knows under another name."""
+        if self.param in names:
+            name = names[self.param]
+            self.message = re.sub(rf"^{re.escape(self.param)}\b", name, self.message)
+            self.param = name.split(".")[0]
+        return self
 
 
 class ClientGone(Exception):
@@ -79,7 +105,14 @@ def context_exceeded(window: int, prompt: int, budget: int, *, param: str) -> Ap
         f" ({prompt} in the {param}, {budget} in the completion)."
         " Please reduce the length of the messages or completion. (context_length_exceeded)"
     )
-    return invalid(message, param, "context_length_exceeded")
+    if prompt >= window:
+        wording = f"prompt is too long: {prompt} tokens > {window} maximum"
+    else:
+        wording = (
+            f"input length and `max_tokens` exceed context limit: {prompt} + {budget} > {window},"
+            " decrease input length or `max_tokens` and try again"
+        )
+    return ApiError(400, message, param=param, code="context_length_exceeded", messages_wording=wording)
 
 
 def engine_failed(message: str) -> ApiError:
@@ -104,7 +137,18 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": fields}
 
 
-def error_response(error: ApiError) -> Response:
-    """The whole reply to a request that failed before its reply began."""
-    content = json.dumps(error_body(error), ensure_ascii=False).encode("utf-8", "replace")
+def messages_error_body(error: ApiError, request_id: str | None) -> dict[str, Any]:
+    """The error object of the Messages routes."""
+    kind = MESSAGES_TYPES.get(error.status, "api_error" if error.status >= 500 else INVALID)
+    message = error.messages_wording or error.message
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+
+
+def error_response(error: ApiError, scope: Scope | None = None) -> Response:
+    """The whole reply to a request that failed before its reply began, in the dialect of the request's path."""
+    if scope is not None and MESSAGES_PATH.match(scope["path"]):
+        body = messages_error_body(error, scope.get(REQUEST_ID))
+    else:
+        body = error_body(error)
+    content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
     return Response(content, error.status, error.headers, "application/json")

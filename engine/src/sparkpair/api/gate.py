@@ -45,7 +45,7 @@ class Gate:
             await send(message)
 
         if label is None and scope["path"] not in self._open_paths:
-            await error_response(refusal)(scope, receive, send_counted)
+            await error_response(refusal, scope)(scope, receive, send_counted)
             return
         await self._app({**scope, IDENTIFIED: label is not None}, receive, send_counted)
 

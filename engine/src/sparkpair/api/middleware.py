@@ -9,7 +9,7 @@ import secrets
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sparkpair.api.errors import engine_failed, error_response
+from sparkpair.api.errors import REQUEST_ID, engine_failed, error_response
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class TidyPath:
 
 
 class RequestId:
-    """Names every reply in `x-request-id`: with the client's own id where it sent a reasonable one, else
+    """Names every reply in `x-request-id` and `request-id`, each read by some clients: with the client's own id where it sent a reasonable one, else
     with a new one.
     """
 
@@ -42,13 +42,14 @@ class RequestId:
         """Add the header to the reply's start."""
         sent = dict(scope.get("headers", ())).get(b"x-request-id", b"")
         request_id = sent if _REQUEST_ID.fullmatch(sent) else b"req_" + secrets.token_hex(12).encode()
+        named = [(b"x-request-id", request_id), (b"request-id", request_id)]
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", request_id)]}
+                message = {**message, "headers": [*message.get("headers", ()), *named]}
             await send(message)
 
-        await self._app(scope, receive, send_named)
+        await self._app({**scope, REQUEST_ID: request_id.decode()}, receive, send_named)
 
 
 class LastResort:
@@ -72,4 +73,4 @@ class LastResort:
             if started:
                 raise
             logger.exception("%s %s failed", scope["method"], scope["path"])
-            await error_response(engine_failed("the server failed; its log says why"))(scope, receive, send)
+            await error_response(engine_failed("the server failed; its log says why"), scope)(scope, receive, send)
