@@ -50,6 +50,9 @@ def _serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alias", action="append", default=[], metavar="ID", help="further id; * accepts any")
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="HTTP bind address (default %(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, metavar="P", help="HTTP port (default %(default)s)")
+    parser.add_argument("--window", type=int, default=32, metavar="ROWS", help="rows of all verify windows together")
+    parser.add_argument("--copy-max", type=int, default=15, metavar="N", help="copy drafts of a window; 0: none")
+    parser.add_argument("--fill-budget-ms", type=int, default=200, metavar="MS", help="prompt reading beside decoding")
     parser.add_argument("--max-tokens", type=int, default=32768, metavar="N", help="reply budget when none is named")
     parser.add_argument("--thinking", action=argparse.BooleanOptionalAction, default=True, help="think by default")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="CPU threads")
@@ -104,6 +107,9 @@ def serve_settings(options: argparse.Namespace) -> ServeSettings:
         port=options.port,
         context=options.context,
         parallel=options.parallel,
+        window=options.window,
+        copy_max=options.copy_max,
+        fill_budget_ms=options.fill_budget_ms,
         max_tokens=options.max_tokens,
         thinking=options.thinking,
         threads=options.threads,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank 0's engine: takes requests, decides steps, has every rank execute them, and hands tokens to the event loop.
+"""Rank 0's engine: admits requests, decides steps, has every rank execute them, and hands tokens to the event loop.
 
 The steps run in one thread of their own. The event loop submits and cancels; between the two pass only the queue, a
 flag per job and events posted to the loop. Nothing the HTTP side reads takes a lock that a step holds.
@@ -7,70 +7,44 @@ flag per job and events posted to the loop. Nothing the HTTP side reads takes a 
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-
-import numpy
-import numpy.typing
+from collections.abc import Callable
 
 from sparkpair.comm.control import Leader
 from sparkpair.comm.lockstep import Run, Step, StepRunner, solo_checksum
+from sparkpair.drafting.policy import Drafting
 from sparkpair.errors import PeerLost
+from sparkpair.job import Job
 from sparkpair.request import (
     EngineError,
     EngineHealth,
-    Event,
     FinishedEvent,
     FinishReason,
     GenerationRequest,
     ReplyStats,
     TokensEvent,
 )
-from sparkpair.sampling import prompt_seed, sample
-from sparkpair.scheduler import Scheduler
+from sparkpair.scheduler import Admission, FillBudget, fill_shares
+from sparkpair.stream import Logits, Stream
 
-# Prompt rows of one step; a multiple of the 64-token grid. A client that leaves frees the engine within a step.
+# Prompt rows of one step, of all requests together; a multiple of the 64-token grid.
 CHUNK_ROWS = 256
 
 
-class Job:
-    """A submitted request; the Reply that the HTTP side iterates."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """`context` is the window of one request in tokens, `lanes` the number of requests that run at once.
 
-    def __init__(self, request: GenerationRequest, cancel: Callable[[Job], None]) -> None:
-        self.request = request
-        self.cancelled = False
-        self.submitted = time.monotonic()
-        self._cancel = cancel
-        self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Event | EngineError] = asyncio.Queue()
+    `window_rows` are the rows of all verify windows of a step together; `fill_budget_s` is how long a step may read
+    prompts while others decode.
+    """
 
-    @property
-    def background(self) -> bool:
-        """Whether this request waits behind the others."""
-        return self.request.background
-
-    def post(self, event: Event | EngineError) -> None:
-        """Hand an event to the event loop; from any thread. A loop that has closed has no reader left."""
-        try:
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
-        except RuntimeError:
-            self.cancelled = True
-
-    async def events(self) -> AsyncIterator[Event]:
-        """See request.Reply."""
-        while True:
-            event = await self._queue.get()
-            if isinstance(event, EngineError):
-                raise event
-            yield event
-            if isinstance(event, FinishedEvent):
-                return
-
-    def cancel(self) -> None:
-        """See request.Reply."""
-        self._cancel(self)
+    context: int
+    lanes: int
+    window_rows: int
+    fill_budget_s: float
 
 
 class LeaderEngine:
@@ -80,35 +54,34 @@ class LeaderEngine:
         self,
         runner: StepRunner,
         leader: Leader | None,
+        settings: EngineSettings,
+        drafting: Drafting,
         *,
-        context: int,
         world: int,
         on_death: Callable[[Exception], None],
     ) -> None:
         self._runner = runner
         self._leader = leader
-        self._context = context
+        self._settings = settings
         self._world = world
         self._on_death = on_death
-        self._scheduler: Scheduler[Job] = Scheduler()
+        self._admission: Admission[Job] = Admission(settings.lanes)
+        self._budget = FillBudget(settings.fill_budget_s, CHUNK_ROWS)
+        self._drafting = drafting
+        self._streams: list[Stream] = []
+        self._released: list[int] = []
+        self._slots = 0
         self._stopping = False
         self._error: str | None = None
         self._step_number = 0
         self._step_started: float | None = None
-        self._to_release: list[int] = []
-        self._running: Job | None = None
-        self._phase = "idle"
-        self._requests_total = 0
-        self._prompt_tokens_total = 0
-        self._completion_tokens_total = 0
-        self._prefill_seconds_total = 0.0
-        self._decode_seconds_total = 0.0
+        self._totals = EngineHealth.nothing(settings.lanes)
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
 
     @property
     def context_length(self) -> int:
         """See request.Engine."""
-        return self._context
+        return self._settings.context
 
     @property
     def world_size(self) -> int:
@@ -122,73 +95,127 @@ class LeaderEngine:
     def submit(self, request: GenerationRequest) -> Job:
         """See request.Engine."""
         job = Job(request, self._cancel)
-        if not self._scheduler.add(job):
+        if not self._admission.add(job):
             raise EngineError(self._error or "the server is stopping")
         return job
 
     def _cancel(self, job: Job) -> None:
         job.cancelled = True
-        if self._scheduler.drop(job):
-            job.post(FinishedEvent("cancelled", self._stats(job, 0, 0.0, 0.0, 0.0)))
+        if self._admission.drop(job):
+            self._finish_unstarted(job)
+
+    def _finish_unstarted(self, job: Job) -> None:
+        nothing = ReplyStats(len(job.request.prompt_ids), 0, 0, 0.0, 0.0, 0.0, self._runner.ranks)
+        job.post(FinishedEvent("cancelled", nothing))
 
     def stop(self) -> None:
-        """End the running reply after its step, drop the waiting ones, and wait for the thread to end."""
+        """End running replies after their step, drop the waiting ones, and wait for the thread to end."""
         self._stopping = True
-        for job in self._scheduler.close():
-            job.post(FinishedEvent("cancelled", self._stats(job, 0, 0.0, 0.0, 0.0)))
+        for job in self._admission.close():
+            self._finish_unstarted(job)
         self._thread.join()
 
     def health(self) -> EngineHealth:
         """See request.Engine."""
         started = self._step_started
-        return EngineHealth(
+        streams = list(self._streams)
+        filling = sum(stream.prompt_left > 0 for stream in streams)
+        paused = len(streams) - len(runnable(streams))
+        return dataclasses.replace(
+            self._totals,
             error=self._error,
-            requests_running=int(self._running is not None),
-            requests_waiting=self._scheduler.waiting,
-            requests_total=self._requests_total,
-            prompt_tokens_total=self._prompt_tokens_total,
-            completion_tokens_total=self._completion_tokens_total,
-            cached_tokens_total=0,
-            prefill_seconds_total=self._prefill_seconds_total,
-            decode_seconds_total=self._decode_seconds_total,
-            decoding=int(self._phase == "decode"),
-            filling=int(self._phase == "prefill"),
-            max_streams=1,
+            requests_running=len(streams),
+            requests_waiting=self._admission.waiting,
+            decoding=len(streams) - filling - paused,
+            filling=filling,
+            paused=paused,
             step=self._step_number,
             iteration_s=0.0 if started is None else time.monotonic() - started,
             ranks=self._runner.ranks,
         )
 
     def _loop(self) -> None:
-        job: Job | None = None
         try:
-            while (job := self._scheduler.take()) is not None:
-                self._running = job
-                self._serve(job)
+            while not (self._admission.closed and not self._streams):
+                for job in self._admission.admit(len(self._streams)):
+                    self._slots += 1
+                    self._streams.append(Stream(job, self._slots))
+                for stream in [*self._streams]:
+                    if stream.job.cancelled or self._stopping:
+                        self._finish(stream, "cancelled")
+                if self._streams:
+                    self._round()
         except Exception as error:
-            self._die(error, job)
+            self._die(error)
 
-    def _die(self, error: Exception, job: Job | None) -> None:
+    def _die(self, error: Exception) -> None:
         if self._error is not None:
             return
         self._error = f"the engine stopped: {error}"
         failed = EngineError(self._error)
-        for waiting in self._scheduler.close():
-            waiting.post(failed)
-        if job is not None:
+        for job in [*self._admission.close(), *(stream.job for stream in self._streams)]:
             job.post(failed)
-        self._running, self._phase = None, "idle"
+        self._streams = []
         self._on_death(error)
 
     def fail(self, error: Exception) -> None:
         """End because of something noticed outside a step (a follower left while idle)."""
         if not self._stopping:
-            self._die(error, self._running)
+            self._die(error)
 
-    def _execute(self, runs: list[Run]) -> numpy.typing.NDArray[numpy.float32]:
+    def _round(self) -> None:
+        """One step: a verify window of every request that decodes, and a portion of the prompts that are being read."""
+        active = runnable(self._streams)
+        decoding = [stream for stream in active if stream.prompt_left == 0]
+        filling = [stream for stream in active if stream.prompt_left > 0]
+        runs = self._windows(decoding)
+        shares = fill_shares([stream.prompt_left for stream in filling], self._budget.rows(decoding=bool(decoding)))
+        took_part = [*decoding]
+        for stream, rows in zip(filling, shares, strict=True):
+            if rows:
+                took_part.append(stream)
+                tokens = stream.history[stream.filled : stream.filled + rows]
+                runs.append(Run(stream.slot, tokens, decode=False, logits=int(rows == stream.prompt_left)))
+                stream.filled += rows
+        started = time.monotonic()
+        logits = self._execute(runs)
+        self._budget.measured(sum(shares), time.monotonic() - started)
+        self._totals = dataclasses.replace(self._totals, rounds_total=self._totals.rounds_total + bool(decoding))
+        at = 0
+        for stream, run in zip(took_part, runs, strict=True):
+            if run.logits:
+                self._deliver(stream, logits[at : at + run.logits])
+                at += run.logits
+
+    def _windows(self, decoding: list[Stream]) -> list[Run]:
+        runs = []
+        each = self._settings.window_rows // len(decoding) if decoding else 0
+        for stream in decoding:
+            most = min(each, stream.budget_left) - 1
+            drafts = self._drafting.propose(stream, most) if most > 0 and stream.job.request.draft else []
+            window = stream.open_window(drafts)
+            runs.append(Run(stream.slot, window, decode=True, logits=len(window), kept=stream.kept))
+        return runs
+
+    def _deliver(self, stream: Stream, logits: Logits) -> None:
+        if stream.job.cancelled or self._stopping:
+            return
+        drafted = len(stream.window) - 1 if stream.window else 0
+        tokens, reason = stream.absorb(logits)
+        totals = self._totals
+        self._totals = dataclasses.replace(
+            totals,
+            drafted_total=totals.drafted_total + drafted,
+            accepted_total=totals.accepted_total + len(tokens) - 1,
+        )
+        stream.job.post(TokensEvent(tuple(tokens)))
+        if reason is not None:
+            self._finish(stream, reason)
+
+    def _execute(self, runs: list[Run]) -> Logits:
         """One step on every rank; the logits asked for, [n, vocab] fp32."""
-        step = Step(self._step_number + 1, runs, self._to_release)
-        self._to_release = []
+        step = Step(self._step_number + 1, runs, self._released)
+        self._released = []
         self._step_started = time.monotonic()
         try:
             checksum = solo_checksum(step) if self._leader is None else self._leader.broadcast(step.message())
@@ -200,79 +227,43 @@ class LeaderEngine:
         finally:
             self._step_started = None
         self._step_number = step.number
-        result: numpy.typing.NDArray[numpy.float32] = logits.cpu().numpy()
+        result: Logits = logits.cpu().numpy()
         return result
 
-    def _serve(self, job: Job) -> None:
-        """Run one request from its prompt to its last event."""
-        request = job.request
-        slot = self._step_number + 1
-        seed = request.sampling.seed if request.sampling.seed is not None else prompt_seed(request.prompt_ids)
-        started = time.monotonic()
-        self._phase = "prefill"
-        logits = self._prefill(job, slot)
-        prefilled = time.monotonic()
-        self._phase = "decode"
-        first_at = 0.0
-        produced = 0
-        reason: FinishReason = "cancelled"
-        while logits is not None and not self._left(job):
-            token = self._draw(logits, request, seed, produced)
-            produced += 1
-            first_at = first_at or time.monotonic()
-            job.post(TokensEvent((token,)))
-            if token in request.stop_ids:
-                reason = "stop"
-                break
-            if produced == request.max_new_tokens:
-                reason = "length"
-                break
-            logits = self._execute([Run(slot, [token], decode=True, logits=True)])[0]
-        self._to_release.append(slot)
-        ended = time.monotonic()
-        self._requests_total += 1
-        self._prompt_tokens_total += len(request.prompt_ids)
-        self._completion_tokens_total += produced
-        self._prefill_seconds_total += prefilled - started
-        self._decode_seconds_total += ended - prefilled
-        ttft = first_at - job.submitted if first_at else 0.0
-        # Before the last event: whoever has seen a reply end finds the engine idle.
-        self._running, self._phase = None, "idle"
-        job.post(FinishedEvent(reason, self._stats(job, produced, prefilled - started, ended - prefilled, ttft)))
-
-    def _left(self, job: Job) -> bool:
-        return job.cancelled or self._stopping
-
-    def _prefill(self, job: Job, slot: int) -> numpy.typing.NDArray[numpy.float32] | None:
-        """Absorb the prompt chunk by chunk; the last token's logits, or None when the client left meanwhile."""
-        prompt = job.request.prompt_ids
-        logits = None
-        for start in range(0, len(prompt), CHUNK_ROWS):
-            if self._left(job):
-                return None
-            chunk = list(prompt[start : start + CHUNK_ROWS])
-            last = start + CHUNK_ROWS >= len(prompt)
-            found = self._execute([Run(slot, chunk, decode=False, logits=last)])
-            logits = found[0] if last else None
-        return logits
-
-    @staticmethod
-    def _draw(logits: numpy.typing.NDArray[numpy.float32], request: GenerationRequest, seed: int, produced: int) -> int:
-        if produced < request.min_new_tokens and request.stop_ids:
-            logits = logits.copy()
-            logits[[token for token in request.stop_ids if token < len(logits)]] = -numpy.inf
-        return sample(logits, request.sampling, seed, len(request.prompt_ids) + produced)
-
-    def _stats(self, job: Job, produced: int, prefill_s: float, decode_s: float, ttft: float) -> ReplyStats:
-        return ReplyStats(
-            prompt_tokens=len(job.request.prompt_ids),
+    def _finish(self, stream: Stream, reason: FinishReason) -> None:
+        """End a stream: its slot is released with the next step, its lane is free at once."""
+        self._streams = [other for other in self._streams if other is not stream]
+        self._released.append(stream.slot)
+        self._drafting.forget(stream)
+        now = time.monotonic()
+        first = stream.first_at
+        stats = ReplyStats(
+            prompt_tokens=len(stream.job.request.prompt_ids),
             cached_tokens=0,
-            completion_tokens=produced,
-            prefill_s=prefill_s,
-            decode_s=decode_s,
-            time_to_first_token_s=ttft,
+            completion_tokens=stream.produced,
+            prefill_s=(first or now) - stream.started,
+            decode_s=now - first if first else 0.0,
+            time_to_first_token_s=first - stream.job.submitted if first else 0.0,
             ranks=self._runner.ranks,
+            drafted_tokens=stream.drafted,
+            accepted_tokens=stream.accepted,
         )
+        totals = self._totals
+        self._totals = dataclasses.replace(
+            totals,
+            requests_total=totals.requests_total + 1,
+            prompt_tokens_total=totals.prompt_tokens_total + stats.prompt_tokens,
+            completion_tokens_total=totals.completion_tokens_total + stats.completion_tokens,
+            prefill_seconds_total=totals.prefill_seconds_total + stats.prefill_s,
+            decode_seconds_total=totals.decode_seconds_total + stats.decode_s,
+        )
+        stream.job.post(FinishedEvent(reason, stats))
+
+
+def runnable(streams: list[Stream]) -> list[Stream]:
+    """The streams that take part in the next step: background ones only where there is no other."""
+    foreground = [stream for stream in streams if not stream.job.background]
+    return foreground or list(streams)
 
 
 def follow(runner: StepRunner, receive: Callable[[], tuple[dict[str, object], int]]) -> None:

@@ -42,9 +42,11 @@ def all_logits(model: Glm5NextRank, ids: list[int], *, step: bool) -> torch.Tens
     state = model.new_state()
     if not step:
         return model.forward(tokens, [Span(slice(0, len(ids)), state, decode=False)], list(range(len(ids))))
-    return torch.cat(
-        [model.forward(tokens[at : at + 1], [Span(slice(0, 1), state, decode=True)], [0]) for at in range(len(ids))]
-    )
+    rows = []
+    for at in range(len(ids)):
+        rows.append(model.forward(tokens[at : at + 1], [Span(slice(0, 1), state, decode=True)], [0]))
+        state.commit(1)
+    return torch.cat(rows)
 
 
 def _other_rank(model: pathlib.Path, ids: list[int], step: bool, rank: int, world: int, port: int) -> None:

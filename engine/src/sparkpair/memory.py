@@ -11,7 +11,7 @@ import dataclasses
 
 import torch
 
-from sparkpair.cache.state import GROWTH
+from sparkpair.cache.rows import GROWTH
 from sparkpair.checkpoint.forms import WeightForms
 from sparkpair.checkpoint.rank_weights import Layout, is_backbone, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint

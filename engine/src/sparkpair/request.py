@@ -65,6 +65,8 @@ class ReplyStats:
     decode_s: float
     time_to_first_token_s: float
     ranks: tuple[RankStep, ...]
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,6 +120,15 @@ class EngineHealth:
     step: int
     iteration_s: float
     ranks: tuple[RankStep, ...]
+    paused: int = 0
+    rounds_total: int = 0
+    drafted_total: int = 0
+    accepted_total: int = 0
+
+    @staticmethod
+    def nothing(max_streams: int) -> EngineHealth:
+        """The figures of an engine that has not served yet."""
+        return EngineHealth(None, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, max_streams, 0, 0.0, ())
 
 
 class Engine(Protocol):

@@ -1,15 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which request runs next. One at a time, in order of arrival; background requests wait behind the others.
+"""Who runs next, and how much of a prompt is read in one step. Knows nothing of the model: it is tested without one.
 
-The queue is shared between the event loop, which adds and cancels, and the engine's thread, which takes. It knows
-nothing of the model, so its policy can be tested without one.
+What the policy guarantees:
+
+- Requests are admitted in order of arrival, foreground before background, as lanes become free. A background request
+  never takes the last lane where there are several.
+- Every admitted foreground request takes part: those that decode in every step, and of those that still read their
+  prompt the oldest reads at least one 64-token block in every step. None starves another.
+- While requests decode, prompts are read in portions of about the fill budget, so the longest gap between two tokens
+  of a stream is that budget and one round.
+- Background requests pause while any foreground request runs. They are the only ones that can be made to wait without
+  limit, and only by foreground work.
 """
 
 from __future__ import annotations
 
 import collections
 import threading
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
+
+# Prompts are read in whole blocks of the position grid, except at their end.
+BLOCK = 64
 
 
 class Queued(Protocol):
@@ -23,10 +35,11 @@ class Queued(Protocol):
 Job = TypeVar("Job", bound=Queued)
 
 
-class Scheduler(Generic[Job]):
-    """A closable queue of two classes."""
+class Admission(Generic[Job]):
+    """A closable queue of two classes, shared between the event loop, which adds and drops, and the engine's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
         self._foreground: collections.deque[Job] = collections.deque()
         self._background: collections.deque[Job] = collections.deque()
         self._changed = threading.Condition()
@@ -34,8 +47,13 @@ class Scheduler(Generic[Job]):
 
     @property
     def waiting(self) -> int:
-        """Jobs that have not been taken."""
+        """Jobs that have not been admitted."""
         return len(self._foreground) + len(self._background)
+
+    @property
+    def closed(self) -> bool:
+        """Whether no further job is taken."""
+        return self._closed
 
     def add(self, job: Job) -> bool:
         """Queue a job; False when the queue has been closed."""
@@ -55,17 +73,23 @@ class Scheduler(Generic[Job]):
                     return True
             return False
 
-    def take(self) -> Job | None:
-        """Wait for the next job; None when the queue has been closed."""
+    def admit(self, running: int) -> list[Job]:
+        """The jobs that start now, given the number that run. Waits for one when none runs; empty when closed."""
         with self._changed:
-            while not self._closed and self.waiting == 0:
-                self._changed.wait()
-            if self._closed:
-                return None
-            return (self._foreground or self._background).popleft()
+            if running == 0:
+                self._changed.wait_for(lambda: self._closed or self.waiting)
+            admitted: list[Job] = []
+            while not self._closed and running + len(admitted) < self._lanes:
+                if self._foreground:
+                    admitted.append(self._foreground.popleft())
+                elif self._background and (self._lanes == 1 or running + len(admitted) < self._lanes - 1):
+                    admitted.append(self._background.popleft())
+                else:
+                    break
+            return admitted
 
     def close(self) -> list[Job]:
-        """Refuse further jobs, wake the taker, and return the jobs that still waited."""
+        """Refuse further jobs, wake the engine's thread, and return the jobs that still waited."""
         with self._changed:
             self._closed = True
             left = [*self._foreground, *self._background]
@@ -73,3 +97,48 @@ class Scheduler(Generic[Job]):
             self._background.clear()
             self._changed.notify_all()
             return left
+
+
+def fill_shares(remaining: Sequence[int], rows: int) -> list[int]:
+    """How many prompt tokens each filling request reads in one step.
+
+    `remaining` are the tokens each has left, oldest first, all on the block grid; `rows` is the most there is for all
+    together. Blocks go round from the oldest on; the oldest gets one even where `rows` is less.
+    """
+    shares = [0] * len(remaining)
+    room = max(rows, BLOCK)
+    progress = True
+    while room > 0 and progress:
+        progress = False
+        for index, left in enumerate(remaining):
+            block = min(BLOCK, left - shares[index])
+            if block > 0 and (block <= room or not any(shares)):
+                shares[index] += block
+                room -= block
+                progress = True
+    return shares
+
+
+class FillBudget:
+    """How many prompt rows a step may read beside decoding requests, from how long such steps have taken."""
+
+    def __init__(self, budget_s: float, most_rows: int) -> None:
+        self._budget_s = budget_s
+        self._most_rows = most_rows
+        self._seconds_per_row: float | None = None
+
+    def rows(self, *, decoding: bool) -> int:
+        """The most rows of the next step; everything where nobody decodes, or no budget is set."""
+        if not decoding or self._budget_s == 0:
+            return self._most_rows
+        if self._seconds_per_row is None:
+            return BLOCK
+        blocks = int(self._budget_s / (self._seconds_per_row * BLOCK))
+        return max(BLOCK, min(blocks * BLOCK, self._most_rows))
+
+    def measured(self, rows: int, seconds: float) -> None:
+        """A step that read `rows` prompt rows took `seconds`. The newest step counts a quarter."""
+        if rows:
+            found = seconds / rows
+            before = self._seconds_per_row
+            self._seconds_per_row = found if before is None else 0.75 * before + 0.25 * found

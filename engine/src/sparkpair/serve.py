@@ -30,7 +30,8 @@ from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.control import FollowerLink, Leader, listen
 from sparkpair.comm.group import GlooGroup, Group, SoloGroup, host_store, reach_store
 from sparkpair.comm.lockstep import StepRunner
-from sparkpair.engine import CHUNK_ROWS, LeaderEngine, follow
+from sparkpair.drafting.policy import CopyDrafting
+from sparkpair.engine import CHUNK_ROWS, EngineSettings, LeaderEngine, follow
 from sparkpair.errors import DoesNotFit, PeerLost, UserError
 from sparkpair.http_side import api_options, warnings
 from sparkpair.identity import code_digest
@@ -210,7 +211,19 @@ async def _serve_requests(
         deaths.append(error)
         loop.call_soon_threadsafe(stop.set)
 
-    engine = LeaderEngine(StepRunner(model), leader, context=window, world=settings.tp, on_death=on_death)
+    engine = LeaderEngine(
+        StepRunner(model),
+        leader,
+        EngineSettings(
+            context=window,
+            lanes=settings.parallel,
+            window_rows=settings.window,
+            fill_budget_s=settings.fill_budget_ms / 1000,
+        ),
+        CopyDrafting(settings.copy_max),
+        world=settings.tp,
+        on_death=on_death,
+    )
     engine.start()
     if leader is not None:
         threading.Thread(target=_watch_peers, args=(leader, engine), name="watch peers", daemon=True).start()

@@ -10,6 +10,10 @@ from sparkpair.api.arguments import HttpSettings
 from sparkpair.errors import UserError
 
 MAX_RANKS = 8
+MAX_PARALLEL = 8
+MAX_WINDOW = 64
+MAX_COPY = 15
+MAX_FILL_BUDGET_MS = 60_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,6 +31,9 @@ class ServeSettings:
     port: int
     context: int
     parallel: int
+    window: int
+    copy_max: int
+    fill_budget_ms: int
     max_tokens: int
     thinking: bool
     threads: int
@@ -50,8 +57,16 @@ class ServeSettings:
         ):
             if number < least:
                 raise UserError(f"{flag} {number}: at least {least}")
-        if self.parallel != 1:
-            raise UserError(f"--parallel {self.parallel}: this version of the engine serves one request at a time")
+        for flag, number, least, most in (
+            ("--parallel", self.parallel, 1, MAX_PARALLEL),
+            ("--window", self.window, 1, MAX_WINDOW),
+            ("--copy-max", self.copy_max, 0, MAX_COPY),
+            ("--fill-budget-ms", self.fill_budget_ms, 0, MAX_FILL_BUDGET_MS),
+        ):
+            if not least <= number <= most:
+                raise UserError(f"{flag} {number}: between {least} and {most}")
+        if self.window < self.parallel:
+            raise UserError(f"--window {self.window}: at least one row for each of the {self.parallel} requests")
         if not self.name.strip():
             raise UserError("--name is empty: clients need a model id")
         for flag, seconds in (("--join-timeout", self.join_timeout), ("--peer-timeout", self.peer_timeout)):

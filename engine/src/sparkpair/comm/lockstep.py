@@ -25,12 +25,17 @@ from sparkpair.request import RankStep
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens of one sequence to absorb. `decode` runs the serial form; `logits` asks for the last token's logits."""
+    """Tokens of one sequence to absorb.
+
+    `decode` runs the serial form and leaves the rows waiting: `kept` of the sequence's next run says how many of them
+    stay. `logits` is the number of last rows whose logits are wanted.
+    """
 
     slot: int
     tokens: list[int]
     decode: bool
-    logits: bool
+    logits: int
+    kept: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class StepRunner:
         self.ranks = tuple(RankStep(rank, 0) for rank in range(model.group.world))
 
     def execute(self, step: Step, checksum: int) -> Tensor:
-        """Run one step and return the logits of its runs that ask for them, [n, vocab] fp32, alike on every rank.
+        """Run one step and return the logits its runs ask for, [n, vocab] fp32, alike on every rank.
 
         Raises PeerLost naming the rank that executed something else, RuntimeError when the exchange fails.
         """
@@ -77,10 +82,10 @@ class StepRunner:
             state = self._states.get(run.slot)
             if state is None:
                 state = self._states[run.slot] = self._model.new_state()
+            state.commit(run.kept)
             spans.append(Span(slice(len(tokens), len(tokens) + len(run.tokens)), state, run.decode))
             tokens.extend(run.tokens)
-            if run.logits:
-                wanted.append(len(tokens) - 1)
+            wanted.extend(range(len(tokens) - run.logits, len(tokens)))
         batch = torch.tensor(tokens, dtype=torch.int64, device=self._model.device)
         logits = self._model.forward(batch, spans, wanted)
         self._compare(step.number, checksum, zlib.crc32(logits.cpu().numpy().tobytes()))

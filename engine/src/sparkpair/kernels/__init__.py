@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from sparkpair.kernels.reference import (
     add_shared,
+    attend_all,
     attend_latents,
+    axial_rotation,
+    biased_linear,
     exl3_effective,
+    gelu,
     hyper_collapse,
     hyper_spread,
     hyper_weights,
@@ -24,17 +28,23 @@ from sparkpair.kernels.reference import (
     pool_keys,
     rms_norm,
     rms_norm_gated,
+    rotate,
     route,
     routed_experts,
     select_tokens,
     short_convolution,
+    sigmoid,
     swiglu,
 )
 
 __all__ = [
     "add_shared",
+    "attend_all",
     "attend_latents",
+    "axial_rotation",
+    "biased_linear",
     "exl3_effective",
+    "gelu",
     "hyper_collapse",
     "hyper_spread",
     "hyper_weights",
@@ -48,9 +58,11 @@ __all__ = [
     "pool_keys",
     "rms_norm",
     "rms_norm_gated",
+    "rotate",
     "route",
     "routed_experts",
     "select_tokens",
     "short_convolution",
+    "sigmoid",
     "swiglu",
 ]

@@ -81,7 +81,7 @@ class TextConfig:
         return self.attention.count("kda")
 
 
-class _Fields:
+class Fields:
     """Reads typed fields of one JSON object and names the field, the file and the value when one is wrong."""
 
     def __init__(self, source: str, values: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def parse_text_config(document: dict[str, Any], source: str) -> TextConfig:
     nested = document.get("text_config", document)
     if not isinstance(nested, dict):
         raise UserError(f"{source}: text_config is not an object")
-    fields = _Fields(source, nested)
+    fields = Fields(source, nested)
     kind = nested.get("model_type", document.get("model_type", "glm5_next_text"))
     if kind not in ("glm5_next", "glm5_next_text"):
         raise UserError(f"{source}: model_type is {kind!r}, this engine serves glm5_next")
@@ -175,11 +175,11 @@ def parse_text_config(document: dict[str, Any], source: str) -> TextConfig:
     return config
 
 
-def _linear_fields(fields: _Fields) -> _Fields:
+def _linear_fields(fields: Fields) -> Fields:
     """The linear-attention object of the released file, or the same fields under transformers' names."""
     found = fields.values.get("linear_attn_config")
     if isinstance(found, dict):
-        return _Fields(f"{fields.source}: linear_attn_config", found)
+        return Fields(f"{fields.source}: linear_attn_config", found)
     if found is not None:
         raise fields.fail("linear_attn_config", found, "an object")
     names = {
@@ -188,12 +188,12 @@ def _linear_fields(fields: _Fields) -> _Fields:
         "short_conv_kernel_size": "linear_conv_kernel_dim",
         "gate_lower_bound": "linear_lower_bound",
     }
-    return _Fields(
+    return Fields(
         fields.source, {ours: fields.values[theirs] for ours, theirs in names.items() if theirs in fields.values}
     )
 
 
-def _eos_ids(fields: _Fields, document: dict[str, Any]) -> tuple[int, ...]:
+def _eos_ids(fields: Fields, document: dict[str, Any]) -> tuple[int, ...]:
     found = fields.values.get("eos_token_id", document.get("eos_token_id"))
     if found is None:
         return ()
@@ -203,7 +203,7 @@ def _eos_ids(fields: _Fields, document: dict[str, Any]) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _check_unsupported(fields: _Fields, layers: int) -> None:
+def _check_unsupported(fields: Fields, layers: int) -> None:
     """Refuse switches this engine has no code for; serving them silently would give another model's answers."""
     if fields.values.get("qk_rope_head_dim", 0):
         raise fields.fail("qk_rope_head_dim", fields.values["qk_rope_head_dim"], "0: glm5_next has no rotary part")
@@ -220,7 +220,7 @@ def _check_unsupported(fields: _Fields, layers: int) -> None:
             raise fields.fail(name, fields.values[name], repr(wanted))
 
 
-def _check_consistency(fields: _Fields, config: TextConfig) -> None:
+def _check_consistency(fields: Fields, config: TextConfig) -> None:
     if config.index_topk % config.index_kpool:
         raise fields.fail("index_topk", config.index_topk, f"a multiple of index_kpool ({config.index_kpool})")
     kv_heads = fields.values.get("num_key_value_heads", config.num_heads)

@@ -6,6 +6,8 @@ The latent row and the indexer are computed alike by every rank; heads are divid
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -17,8 +19,30 @@ from sparkpair.model.config import TextConfig
 # The indexer's key norm is a LayerNorm with this epsilon, whatever the checkpoint's rms_norm_eps.
 INDEX_NORM_EPS = 1e-6
 
-# Query rows that attend at once when a selection is gathered; bounds the gathered rows' memory.
-QUERY_BLOCK = 64
+# Prompt rows attend in blocks on this absolute position grid, decode rows one by one. A block sees exactly the rows up
+# to its own end, so its shapes, and with them its bits, do not depend on how the prompt was cut into steps.
+GRID = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of the batch that attend together, and the absolute position of the first."""
+
+    rows: slice
+    position: int
+
+
+def attention_blocks(span: Span) -> list[Block]:
+    """The rows of a span in the pieces that attend together."""
+    start, position = span.rows.start, span.state.position
+    blocks = []
+    while start < span.rows.stop:
+        height = 1 if span.decode else GRID - position % GRID
+        stop = min(start + height, span.rows.stop)
+        blocks.append(Block(slice(start, stop), position))
+        position += stop - start
+        start = stop
+    return blocks
 
 
 class DsaAttention:
@@ -59,49 +83,48 @@ class DsaAttention:
             assert isinstance(state, DsaState)
             rows = span.rows
             state.latents.append(latents[rows])
-            self._extend_pools(state, keys[rows], gates[rows])
-            attended[rows] = self._attend(state, span.state.position, queries[rows], query_latent[rows], x[rows])
+            self._extend_pools(state, keys[rows], gates[rows], span.decode)
+            for block in attention_blocks(span):
+                attended[block.rows] = self._attend(
+                    state, block.position, queries[block.rows], query_latent[block.rows], x[block.rows]
+                )
         return kernels.linear(attended.flatten(1), self.o).float()
 
-    def _extend_pools(self, state: DsaState, keys: Tensor, gates: Tensor) -> None:
+    def _extend_pools(self, state: DsaState, keys: Tensor, gates: Tensor, decode: bool) -> None:
         """Add index keys; every group of `index_kpool` tokens, counted from the sequence's start, becomes one row."""
         kpool = self.config.index_kpool
-        keys = torch.cat([state.open_keys, keys])
-        gates = torch.cat([state.open_gates, gates])
-        whole = keys.shape[0] // kpool * kpool
+        all_keys = torch.cat([state.open_keys, keys])
+        all_gates = torch.cat([state.open_gates, gates])
+        whole = all_keys.shape[0] // kpool * kpool
         if whole:
-            width = keys.shape[1]
+            shape = (-1, kpool, keys.shape[1])
             state.pooled.append(
-                kernels.pool_keys(
-                    keys[:whole].view(-1, kpool, width), gates[:whole].view(-1, kpool, width), self.pool_bias
-                )
+                kernels.pool_keys(all_keys[:whole].view(shape), all_gates[:whole].view(shape), self.pool_bias)
             )
-        state.open_keys, state.open_gates = keys[whole:].clone(), gates[whole:].clone()
+        if decode:
+            state.window = (keys, gates, kpool)
+        else:
+            state.open_keys, state.open_gates = all_keys[whole:].clone(), all_gates[whole:].clone()
 
     def _attend(self, state: DsaState, position: int, queries: Tensor, query_latent: Tensor, x: Tensor) -> Tensor:
-        """Attention of one sequence's new rows, [n, H, V]; `position` is the first row's."""
+        """Attention of one block of new rows, [n, H, V]; `position` is the first row's."""
         config = self.config
-        latents = state.latents.rows
-        if state.pooled.length <= config.index_topk // config.index_kpool and config.index_always_select_tail:
+        end = position + queries.shape[0]
+        latents = state.latents.rows[:end]
+        pools = end // config.index_kpool
+        if pools <= config.index_topk // config.index_kpool and config.index_always_select_tail:
             # Every complete pool is selected and the tail always is: plain causal attention.
-            where = torch.arange(latents.shape[0], device=x.device)
-            positions = position + torch.arange(queries.shape[0], device=x.device)
-            allowed = where <= positions.unsqueeze(1)
+            where = torch.arange(end, device=x.device)
+            allowed = where <= where[position:].unsqueeze(1)
             return kernels.attend_latents(queries, latents, self.key_map, self.value_map, allowed, None)
         index_queries = kernels.linear(query_latent, self.index_q).view(-1, config.index_heads, config.index_head_dim)
         head_weights = kernels.linear(x, self.index_weights).float() * config.index_heads**-0.5
-        blocks = []
-        for start in range(0, queries.shape[0], QUERY_BLOCK):
-            block = slice(start, start + QUERY_BLOCK)
-            scores = kernels.index_scores(index_queries[block], head_weights[block], state.pooled.rows)
-            indices, allowed = kernels.select_tokens(
-                scores,
-                position + start,
-                topk=config.index_topk,
-                kpool=config.index_kpool,
-                select_tail=config.index_always_select_tail,
-            )
-            blocks.append(
-                kernels.attend_latents(queries[block], latents, self.key_map, self.value_map, allowed, indices)
-            )
-        return torch.cat(blocks)
+        scores = kernels.index_scores(index_queries, head_weights, state.pooled.rows[:pools])
+        indices, allowed = kernels.select_tokens(
+            scores,
+            position,
+            topk=config.index_topk,
+            kpool=config.index_kpool,
+            select_tail=config.index_always_select_tail,
+        )
+        return kernels.attend_latents(queries, latents, self.key_map, self.value_map, allowed, indices)

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from sparkpair import kernels
-from sparkpair.cache.state import SequenceState, Span
+from sparkpair.cache.state import SequenceState, Span, new_state
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.comm.group import Group
 from sparkpair.model.config import TextConfig
 from sparkpair.model.dsa import DsaAttention
 from sparkpair.model.hyper import HyperConnection
 from sparkpair.model.kda import KdaAttention
+from sparkpair.model.media_rows import MediaRows, place_media
 from sparkpair.model.moe import DenseMlp, MoeMlp
 
 PREFIX = "model.language_model"
@@ -65,20 +66,29 @@ class Glm5NextRank:
 
     def new_state(self) -> SequenceState:
         """The empty state of a new sequence."""
-        return SequenceState(self.config, kda_heads=self._kda_heads, dtype=self.dtype, device=self.device)
+        return new_state(self.config, kda_heads=self._kda_heads, dtype=self.dtype, device=self.device)
 
     @torch.inference_mode()
-    def forward(self, tokens: Tensor, spans: list[Span], logit_rows: list[int]) -> Tensor:
+    def forward(
+        self, tokens: Tensor, spans: list[Span], logit_rows: list[int], media: MediaRows | None = None
+    ) -> Tensor:
         """Run `tokens` [T] (int64) of the sequences in `spans` and return logits [len(logit_rows), vocab] in fp32.
 
-        `logit_rows` are row numbers of this batch. Every rank returns the same logits. Positions advance at the end.
+        `logit_rows` are row numbers of this batch. Every rank returns the same logits. Prompt rows
+        advance their sequence's position; decode rows wait for its `commit`.
         """
         x = self.embedding[tokens]
+        if media is not None:
+            place_media(x, media, self.group)
         streams = x.unsqueeze(1).expand(-1, self.config.hc_mult, -1)
         for layer in self.layers:
             streams = layer.forward(streams, spans, self.group)
         for span in spans:
-            span.state.position += span.rows.stop - span.rows.start
+            count = span.rows.stop - span.rows.start
+            if span.decode:
+                span.state.window = count
+            else:
+                span.state.position += count
         if not logit_rows:
             return x.new_empty(0, self.config.vocab_size, dtype=torch.float32)
         kept = streams[torch.tensor(logit_rows, device=streams.device)]

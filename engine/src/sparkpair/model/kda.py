@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sparkpair import kernels
-from sparkpair.cache.state import KdaState, Span
+from sparkpair.cache.state import KdaState, KdaWindow, Span
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.kernels.weights import stack_rows
 from sparkpair.model.config import TextConfig
@@ -43,36 +43,39 @@ class KdaAttention:
         projected = kernels.linear(x, self.qkv)
         forget = kernels.linear(kernels.linear(x, self.f_a), self.f_b).view(shape)
         decay = kernels.kda_gates(forget, self.a_log, self.dt_bias, config.gate_lower_bound)
-        beta = torch.sigmoid(kernels.linear(x, self.b)).float()
+        beta = kernels.sigmoid(kernels.linear(x, self.b)).float()
         gate = kernels.linear(kernels.linear(x, self.g_a), self.g_b).view(shape)
         mixed = x.new_empty(x.shape[0], self.heads, config.linear_head_dim)
         for span in spans:
             state = span.state.layers[layer]
             assert isinstance(state, KdaState)
             rows = span.rows
-            convolved, state.tail = kernels.short_convolution(projected[rows], self.conv, state.tail)
+            convolved, tail = kernels.short_convolution(projected[rows], self.conv, state.tail)
             q, k, v = (part.view(shape) for part in convolved.chunk(3, dim=-1))
             q = kernels.l2_normalise(q) * config.linear_head_dim**-0.5
-            k = kernels.l2_normalise(k)
-            mixed[rows] = self._recur(
-                (q, k, v.float(), decay[rows], beta[rows]), state, span.state.position, span.decode
-            ).to(x.dtype)
+            k, v = kernels.l2_normalise(k), v.float()
+            if span.decode:
+                out, memory = kernels.kda_recurrent(q, k, v, decay[rows], beta[rows], state.memory)
+                state.window = KdaWindow(projected[rows], k, v, decay[rows], beta[rows], memory)
+            else:
+                inputs = (q, k, v, decay[rows], beta[rows])
+                out, state.memory = self._prompt(inputs, state.memory, span.state.position)
+                state.tail = tail
+            mixed[rows] = out.to(x.dtype)
         normed = kernels.rms_norm_gated(mixed, gate, self.o_norm, config.rms_norm_eps)
         return kernels.linear(normed.flatten(1), self.o).float()
 
-    def _recur(
-        self, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], state: KdaState, position: int, decode: bool
-    ) -> Tensor:
-        if decode:
-            out, state.memory = kernels.kda_recurrent(*rows, state.memory)
-            return out
+    @staticmethod
+    def _prompt(
+        rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], memory: Tensor, position: int
+    ) -> tuple[Tensor, Tensor]:
+        """The chunked form with chunks that end on the position grid; `position` is the first row's."""
         count = rows[0].shape[0]
         to_grid = min(-position % GRID, count)
         pieces = []
         for part in (slice(0, to_grid), slice(to_grid, count)):
-            if part.start == part.stop:
-                continue
-            q, k, v, decay, beta = (tensor[part] for tensor in rows)
-            out, state.memory = kernels.kda_chunked(q, k, v, decay, beta, state.memory, GRID)
-            pieces.append(out)
-        return torch.cat(pieces)
+            if part.start < part.stop:
+                q, k, v, decay, beta = (tensor[part] for tensor in rows)
+                out, memory = kernels.kda_chunked(q, k, v, decay, beta, memory, GRID)
+                pieces.append(out)
+        return torch.cat(pieces), memory

@@ -15,11 +15,17 @@ from sparkpair.kernels.reference.hyper import hyper_collapse, hyper_spread, hype
 from sparkpair.kernels.reference.kda import kda_chunked, kda_gates, kda_recurrent, short_convolution
 from sparkpair.kernels.reference.linear import linear
 from sparkpair.kernels.reference.rows import l2_normalise, layer_norm, rms_norm, rms_norm_gated, swiglu
+from sparkpair.kernels.reference.tiles import sigmoid
+from sparkpair.kernels.reference.vision import attend_all, axial_rotation, biased_linear, gelu, rotate
 
 __all__ = [
     "add_shared",
+    "attend_all",
     "attend_latents",
+    "axial_rotation",
+    "biased_linear",
     "exl3_effective",
+    "gelu",
     "hyper_collapse",
     "hyper_spread",
     "hyper_weights",
@@ -33,9 +39,11 @@ __all__ = [
     "pool_keys",
     "rms_norm",
     "rms_norm_gated",
+    "rotate",
     "route",
     "routed_experts",
     "select_tokens",
     "short_convolution",
+    "sigmoid",
     "swiglu",
 ]

@@ -12,6 +12,7 @@ import functools
 import torch
 from torch import Tensor
 
+from sparkpair.kernels.reference.tiles import tiled_linear
 from sparkpair.kernels.weights import Exl3Weight
 
 TILE = 16
@@ -89,5 +90,5 @@ def exl3_effective(weight: Exl3Weight) -> Tensor:
 def exl3_linear(x: Tensor, weight: Exl3Weight) -> Tensor:
     """`x` [T, in] -> [T, out] in x's dtype, in fp32 between: the packed form, decoded anew at every use."""
     turned = hadamard(x.float() * weight.suh.float())
-    mixed = turned @ decode_trellis(weight.trellis).float()
+    mixed = tiled_linear(turned, decode_trellis(weight.trellis).float().T.contiguous())
     return (hadamard(mixed) * weight.svh.float()).to(x.dtype)

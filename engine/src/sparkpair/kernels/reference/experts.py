@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparkpair.kernels.reference.linear import linear
 from sparkpair.kernels.reference.rows import swiglu
+from sparkpair.kernels.reference.tiles import sigmoid
 from sparkpair.kernels.weights import Weight
 
 ExpertWeights = tuple[Weight, Weight, Weight]  # gate [w, d], up [w, d], down [d, w]
@@ -32,7 +33,7 @@ def route(
     ties; the weight comes from the sigmoid alone. With several groups only the best `groups_kept` stay, a group's score
     being the sum of its two best choices. Returns expert ids [T, count] and weights [T, count] in fp32.
     """
-    scores = torch.sigmoid(linear(x.float(), weight.float()))
+    scores = sigmoid(linear(x.float(), weight.float()))
     choice = scores + bias.float()
     if groups > 1:
         grouped = choice.view(choice.shape[0], groups, -1)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sparkpair.kernels.reference.tiles import sigmoid, tiled_linear
+
 
 def hyper_weights(
     streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, *, norm_eps: float, hc_eps: float, iterations: int
@@ -22,10 +24,10 @@ def hyper_weights(
     count = streams.shape[1]
     flat = streams.flatten(1).float()
     flat = flat * torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
-    mixed = flat @ fn.float().T
+    mixed = tiled_linear(flat, fn.float())
     base, scale = base.float(), scale.float()
-    pre = torch.sigmoid(mixed[:, :count] * scale[0] + base[:count]) + hc_eps
-    post = 2.0 * torch.sigmoid(mixed[:, count : 2 * count] * scale[1] + base[count : 2 * count])
+    pre = sigmoid(mixed[:, :count] * scale[0] + base[:count]) + hc_eps
+    post = 2.0 * sigmoid(mixed[:, count : 2 * count] * scale[1] + base[count : 2 * count])
     logits = mixed[:, 2 * count :] * scale[2] + base[2 * count :]
     comb = torch.softmax(logits.view(-1, count, count), dim=-1) + hc_eps
     comb = comb / (comb.sum(-2, keepdim=True) + hc_eps)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sparkpair.kernels.reference.tiles import sigmoid, silu
+
 
 def short_convolution(x: Tensor, weight: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
     """Depthwise causal convolution followed by silu.
@@ -14,10 +16,12 @@ def short_convolution(x: Tensor, weight: Tensor, tail: Tensor) -> tuple[Tensor, 
     `x` [T, C] are new rows, `tail` [K-1, C] the rows before them (zeros at the start of a sequence), `weight` [C, K].
     Returns silu(conv) [T, C] in x's dtype (computed in fp32) and the next tail.
     """
-    kernel = weight.shape[1]
+    kernel, count = weight.shape[1], x.shape[0]
     rows = torch.cat([tail, x])
-    wide = functional.conv1d(rows.T.float().unsqueeze(0), weight.float().unsqueeze(1), groups=x.shape[1])
-    return functional.silu(wide.squeeze(0).T).to(x.dtype), rows[rows.shape[0] - (kernel - 1) :]
+    wide = rows[:count].float() * weight[:, 0].float()
+    for tap in range(1, kernel):
+        wide = wide + rows[tap : tap + count].float() * weight[:, tap].float()
+    return silu(wide).to(x.dtype), rows[count:]
 
 
 def kda_gates(z: Tensor, a_log: Tensor, dt_bias: Tensor, lower_bound: float | None) -> Tensor:
@@ -30,7 +34,7 @@ def kda_gates(z: Tensor, a_log: Tensor, dt_bias: Tensor, lower_bound: float | No
     rate = a_log.float().exp().unsqueeze(-1)
     if lower_bound is None:
         return -rate * functional.softplus(biased)
-    return lower_bound * torch.sigmoid(rate * biased)
+    return lower_bound * sigmoid(rate * biased)
 
 
 def kda_recurrent(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sparkpair.kernels.reference.exl3 import exl3_linear
+from sparkpair.kernels.reference.tiles import tiled_linear
 from sparkpair.kernels.weights import FP8_COLUMNS, Q4_COLUMNS, Exl3Weight, Fp8Weight, Q4Weight, Weight
 
 
@@ -16,10 +16,10 @@ def linear(x: Tensor, weight: Weight) -> Tensor:
     if isinstance(weight, Exl3Weight):
         return exl3_linear(x, weight)
     if isinstance(weight, Fp8Weight):
-        return functional.linear(x, fp8_matrix(weight).to(x.dtype))
+        return tiled_linear(x, fp8_matrix(weight).to(x.dtype))
     if isinstance(weight, Q4Weight):
-        return functional.linear(x, q4_matrix(weight).to(x.dtype))
-    return functional.linear(x, weight)
+        return tiled_linear(x, q4_matrix(weight).to(x.dtype))
+    return tiled_linear(x, weight)
 
 
 def fp8_matrix(weight: Fp8Weight) -> Tensor:

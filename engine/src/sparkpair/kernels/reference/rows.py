@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on rows: norms and the clamped SwiGLU. A row's result depends on that row alone."""
+"""Operations on rows: norms and the clamped SwiGLU. A row's bits depend on that row alone."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from sparkpair.kernels.reference.tiles import sigmoid, silu
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -25,7 +27,7 @@ def rms_norm_gated(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
     """RMSNorm of `x` [..., D] times sigmoid(`gate`), all in fp32 with the weight product included; x's dtype."""
     wide = x.float()
     scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (scaled * weight.float() * torch.sigmoid(gate.float())).to(x.dtype)
+    return (scaled * weight.float() * sigmoid(gate.float())).to(x.dtype)
 
 
 def l2_normalise(x: Tensor) -> Tensor:
@@ -36,4 +38,4 @@ def l2_normalise(x: Tensor) -> Tensor:
 
 def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     """silu(min(gate, limit)) * clamp(up, -limit, limit): the gate is clamped from above only, before the silu."""
-    return functional.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
+    return silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products and gates whose rows do not depend on how many rows are computed together.
+
+The CPU libraries round a product differently for different numbers of rows, and for rows that lie differently in
+memory. Here a product is always made from a fresh copy in tiles of one height, so that a row has the same bits
+alone, in a verify window, in a batch of requests and in a prompt. The libraries also have two roundings of exp, one
+for whole vectors and one for what is left over at the end; here it is always taken of whole vectors.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# Four rows cost hardly more than one, which would take another code path than several.
+TILE_ROWS = 4
+
+# With fewer outputs than this the position of a row within its tile begins to matter.
+MIN_OUTPUTS = 8
+
+# Elements that are a whole number of vectors on every CPU.
+VECTOR = 64
+
+
+def tiled_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`x` [T, in] times `weight` [out, in] transposed -> [T, out], in x's dtype; each row as if it were alone."""
+    count = x.shape[0]
+    if count == 0:
+        return x.new_empty(0, weight.shape[0])
+    outputs = weight.shape[0]
+    if outputs < MIN_OUTPUTS:
+        weight = functional.pad(weight, (0, 0, 0, MIN_OUTPUTS - outputs))
+    padded = x.new_zeros(count + -count % TILE_ROWS, x.shape[1])
+    padded[:count] = x
+    return torch.cat([functional.linear(tile, weight) for tile in padded.view(-1, TILE_ROWS, x.shape[1])])[
+        :count, :outputs
+    ]
+
+
+def exp(x: Tensor) -> Tensor:
+    """e to the power of `x`, in x's shape and dtype; each element as if it were alone."""
+    count = x.numel()
+    padded = x.new_zeros(count + -count % VECTOR)
+    padded[:count] = x.flatten()
+    return torch.exp(padded)[:count].view(x.shape)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)), in x's dtype."""
+    return 1.0 / (1.0 + exp(-x))
+
+
+def silu(x: Tensor) -> Tensor:
+    """x / (1 + exp(-x)), in x's dtype."""
+    return x / (1.0 + exp(-x))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One running request: how far its prompt is read, which token waits to be run, and what a verify window yields.
+
+A window is the pending token and the drafts after it. Row r of its logits draws the token at the position after row
+r; as long as that is the draft of the next row, the next row counts too. Drafts only propose: whatever they are,
+the tokens that come out are those of drawing one by one.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy
+import numpy.typing
+
+from sparkpair.job import Job
+from sparkpair.request import FinishReason
+from sparkpair.sampling import prompt_seed, sample
+
+Logits = numpy.typing.NDArray[numpy.float32]
+
+
+class Stream:
+    """The state of one admitted request on rank 0."""
+
+    def __init__(self, job: Job, slot: int) -> None:
+        request = job.request
+        self.job = job
+        self.slot = slot
+        self.history = list(request.prompt_ids)
+        self.filled = 0
+        self.produced = 0
+        # Rows of the last window that stay; told to every rank with the next one.
+        self.kept = 0
+        self.window: list[int] = []
+        self.drafted = 0
+        self.accepted = 0
+        self.started = time.monotonic()
+        self.first_at: float | None = None
+        self._seed = request.sampling.seed if request.sampling.seed is not None else prompt_seed(request.prompt_ids)
+
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens that have not been read."""
+        return len(self.job.request.prompt_ids) - self.filled
+
+    @property
+    def budget_left(self) -> int:
+        """Tokens the reply may still have."""
+        return self.job.request.max_new_tokens - self.produced
+
+    def open_window(self, drafts: list[int]) -> list[int]:
+        """The rows of the next window: the pending token and the drafts, fewer than the reply has tokens left."""
+        self.window = [self.history[-1], *drafts]
+        self.drafted += len(drafts)
+        return self.window
+
+    def absorb(self, logits: Logits) -> tuple[list[int], FinishReason | None]:
+        """Draw from the logits of a window's rows (or of the prompt's last row), [n, vocab].
+
+        Returns the new tokens, at least one, and why the reply ends when it does.
+        """
+        request = self.job.request
+        drafts = self.window[1:]
+        tokens: list[int] = []
+        reason: FinishReason | None = None
+        for row in range(len(logits)):
+            token = self._draw(logits[row])
+            tokens.append(token)
+            self.history.append(token)
+            self.produced += 1
+            if token in request.stop_ids:
+                reason = "stop"
+            elif self.budget_left == 0:
+                reason = "length"
+            if reason is not None or row == len(drafts) or token != drafts[row]:
+                break
+        self.kept = len(tokens) if self.window else 0
+        self.accepted += len(tokens) - 1
+        self.window = []
+        if self.first_at is None:
+            self.first_at = time.monotonic()
+        return tokens, reason
+
+    def _draw(self, logits: Logits) -> int:
+        request = self.job.request
+        if self.produced < request.min_new_tokens and request.stop_ids:
+            logits = logits.copy()
+            logits[[token for token in request.stop_ids if token < len(logits)]] = -numpy.inf
+        return sample(logits, request.sampling, self._seed, len(self.history))
