@@ -118,6 +118,13 @@ def test_the_packed_form_computes_what_the_effective_matrix_does(bits: int) -> N
     assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
+def test_a_row_has_the_same_bits_beside_other_rows() -> None:
+    weight = random_linear(128, 128, 4, 3)
+    x = torch.randn(9, 128, generator=generator(9))
+    together = kernels.linear(x, weight)
+    assert all(torch.equal(together[row], kernels.linear(x[row : row + 1], weight)[0]) for row in range(9))
+
+
 def test_the_search_nears_the_bound_of_a_gaussian_and_closes_every_ring() -> None:
     values = CODEBOOK_RMS * torch.randn(12, 256, generator=generator(4))
     for bits, bound in ((3, 0.125), (4, 0.0625)):

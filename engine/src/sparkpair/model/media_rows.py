@@ -13,7 +13,7 @@ from sparkpair.comm.group import Group
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaRows:
-    """`where`: the batch rows that stand for media, alike on every rank; `rows` [len(where), d] on rank 0, else None."""
+    """`where`: batch rows that stand for media, alike on every rank; `rows` [len(where), d] on rank 0, else None."""
 
     where: list[int]
     rows: Tensor | None

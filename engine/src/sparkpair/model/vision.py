@@ -81,7 +81,7 @@ class VisionTower:
 
     @torch.inference_mode()
     def encode(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
-        """Rows for the prompt, [t * gh * gw / merge^2, out], of `patches` [t * gh * gw, values] on the grid (t, gh, gw).
+        """Rows for the prompt, [t gh gw / merge^2, out], of `patches` [t gh gw, values] on the grid (t, gh, gw).
 
         Patches are ordered as preprocessing leaves them: time, then merge blocks, then within a block.
         """

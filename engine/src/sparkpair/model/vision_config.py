@@ -13,7 +13,10 @@ from sparkpair.model.config import Fields, load_document
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VisionConfig:
-    """Dimensions of the tower. A patch is `temporal_patch` x `patch` x `patch` pixels, a token `merge` x `merge` patches."""
+    """Dimensions of the tower.
+
+    A patch is `temporal_patch` x `patch` x `patch` pixels, a token `merge` x `merge` patches.
+    """
 
     depth: int
     hidden_size: int

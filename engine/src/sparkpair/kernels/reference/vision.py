@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the vision tower. A picture is always encoded whole, so its rows need not agree with any other batch."""
+"""Operations of the vision tower. A picture is always encoded whole, so no other batch has to agree with its bits."""
 
 from __future__ import annotations
 
