@@ -17,6 +17,7 @@ from sparkpair import kernels
 from sparkpair.cache.rows import Rows
 from sparkpair.model.config import TextConfig
 
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class KdaWindow:
     """A decode window of a KDA layer: inputs of convolution and recurrence, and the memory after all its rows."""
@@ -156,3 +157,11 @@ class Span:
     rows: slice
     state: SequenceState
     decode: bool
+
+    def advance(self) -> None:
+        """After the last layer: prompt rows count as absorbed, decode rows wait for a commit."""
+        count = self.rows.stop - self.rows.start
+        if self.decode:
+            self.state.window = count
+        else:
+            self.state.position += count

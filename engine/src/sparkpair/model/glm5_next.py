@@ -77,6 +77,14 @@ class Glm5NextRank:
         `logit_rows` are row numbers of this batch. Every rank returns the same logits. Prompt rows
         advance their sequence's position; decode rows wait for its `commit`.
         """
+        streams = self.absorb(tokens, spans, media)
+        if not logit_rows:
+            return streams.new_empty(0, self.config.vocab_size, dtype=torch.float32)
+        return self.logits(self.hidden(streams[torch.tensor(logit_rows, device=streams.device)]))
+
+    @torch.inference_mode()
+    def absorb(self, tokens: Tensor, spans: list[Span], media: MediaRows | None = None) -> Tensor:
+        """The streams after the last layer, [T, S, d], for every row of the batch; see `forward`."""
         x = self.embedding[tokens]
         if media is not None:
             place_media(x, media, self.group)
@@ -84,14 +92,16 @@ class Glm5NextRank:
         for layer in self.layers:
             streams = layer.forward(streams, spans, self.group)
         for span in spans:
-            count = span.rows.stop - span.rows.start
-            if span.decode:
-                span.state.window = count
-            else:
-                span.state.position += count
-        if not logit_rows:
-            return x.new_empty(0, self.config.vocab_size, dtype=torch.float32)
-        kept = streams[torch.tensor(logit_rows, device=streams.device)]
-        hidden = kept.float().mean(1).to(kept.dtype)
-        hidden = kernels.rms_norm(hidden, self.norm, self.config.rms_norm_eps)
+            span.advance()
+        return streams
+
+    @torch.inference_mode()
+    def hidden(self, streams: Tensor) -> Tensor:
+        """What the output head reads, [n, d]: the mean of the streams [n, S, d] after the final norm."""
+        mean = streams.float().mean(1).to(streams.dtype)
+        return kernels.rms_norm(mean, self.norm, self.config.rms_norm_eps)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [n, vocab] in fp32 of normed rows [n, d], alike on every rank."""
         return self.group.join_columns(kernels.linear(hidden, self.head).float(), self.config.vocab_size)

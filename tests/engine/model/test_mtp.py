@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MTP head against a plain reading of its formulas, in pieces and in chains; drafts leave no trace."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+import pytest
+import torch
+from sparkpair.cache.state import DsaState, SequenceState, Span
+from sparkpair.checkpoint.miniature import miniature_document, write_weights
+from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.checkpoint.safetensors import Checkpoint
+from sparkpair.comm.group import SoloGroup
+from sparkpair.model.config import TextConfig, load_text_config
+from sparkpair.model.glm5_next import Glm5NextRank
+from sparkpair.model.mtp import MtpHead
+
+from tests.engine.model.configurations import random_text_config
+from tests.engine.model.conftest import random_ids
+
+TOLERANCE = 1e-4
+Write = Callable[[int], pathlib.Path]
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    written: dict[int, pathlib.Path] = {}
+
+    def write_once(seed: int) -> pathlib.Path:
+        if seed not in written:
+            written[seed] = tmp_path_factory.mktemp(f"mtp-{seed}")
+            config = random_text_config(seed) | {"num_nextn_predict_layers": 1}
+            write_weights(written[seed], miniature_document({"text_config": config}), seed, frozenset(range(320)))
+        return written[seed]
+
+    return write_once
+
+
+def load(directory: pathlib.Path) -> tuple[Glm5NextRank, MtpHead]:
+    config = load_text_config(directory)
+    weights = RankWeights(
+        Checkpoint(directory), config, world=1, rank=0, dtype=torch.float32, device=torch.device("cpu")
+    )
+    backbone = Glm5NextRank(config, weights, SoloGroup())
+    return backbone, MtpHead(backbone, weights)
+
+
+class PlainHead:
+    """The head as its formulas read: whole sequences, expanded heads, one token and one expert at a time."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.config: TextConfig = load_text_config(directory)
+        self.checkpoint = Checkpoint(directory)
+        self.prefix = f"model.language_model.layers.{self.config.num_layers}"
+
+    def weight(self, name: str, top: bool = False) -> torch.Tensor:
+        return self.checkpoint.read(name if top else f"{self.prefix}.{name}").float()
+
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + self.config.rms_norm_eps).sqrt() * self.weight(name)
+
+    def rows(self, hidden: torch.Tensor, next_tokens: list[int]) -> torch.Tensor:
+        """[n, d] normed rows for hidden [n, d] and the tokens after them."""
+        table = self.weight("model.language_model.embed_tokens.weight", top=True)
+        joined = torch.cat([self.norm(table[next_tokens], "enorm.weight"), self.norm(hidden, "hnorm.weight")], dim=1)
+        x = joined @ self.weight("eh_proj.weight").T
+        x = x + self.attention(self.norm(x, "input_layernorm.weight"))
+        x = x + self.experts(self.norm(x, "post_attention_layernorm.weight"))
+        return self.norm(x, "shared_head.norm.weight")
+
+    def attention(self, x: torch.Tensor) -> torch.Tensor:
+        config, w = self.config, self.weight
+        count = x.shape[0]
+        latent = self.norm(x @ w("self_attn.q_a_proj.weight").T, "self_attn.q_a_layernorm.weight")
+        queries = (latent @ w("self_attn.q_b_proj.weight").T).view(count, config.num_heads, config.qk_head_dim)
+        c = self.norm(x @ w("self_attn.kv_a_proj_with_mqa.weight").T, "self_attn.kv_a_layernorm.weight")
+        expanded = (c @ w("self_attn.kv_b_proj.weight").T).view(count, config.num_heads, -1)
+        keys, values = expanded.split([config.qk_head_dim, config.v_head_dim], dim=-1)
+        out = torch.empty(count, config.num_heads, config.v_head_dim)
+        for token, selected in enumerate(self.selection(x, latent)):
+            for head in range(config.num_heads):
+                scores = keys[selected, head] @ queries[token, head] / config.qk_head_dim**0.5
+                out[token, head] = torch.softmax(scores, 0) @ values[selected, head]
+        return out.flatten(1) @ w("self_attn.o_proj.weight").T
+
+    def selection(self, x: torch.Tensor, latent: torch.Tensor) -> list[list[int]]:
+        """The tokens that each token attends to."""
+        config = self.config
+        size, kpool = config.index_head_dim, config.index_kpool
+
+        def w(name: str) -> torch.Tensor:
+            return self.weight(f"self_attn.indexer.{name}")
+
+        raw = x @ w("wk.weight").T
+        centred = raw - raw.mean(-1, keepdim=True)
+        keys = centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt() * w("k_norm.weight") + w("k_norm.bias")
+        gates = x @ w("index_kpool_compress_gate").T
+        pools = []
+        for first in range(0, x.shape[0] - kpool + 1, kpool):
+            weights = torch.softmax(gates[first : first + kpool] + w("index_kpool_compress_ape"), dim=0)
+            pools.append((weights * keys[first : first + kpool]).sum(0))
+        queries = (latent @ w("wq_b.weight").T).view(-1, config.index_heads, size)
+        head_weights = x @ w("weights_proj.weight").T * config.index_heads**-0.5
+        selections = []
+        for token in range(x.shape[0]):
+            complete = (token + 1) // kpool
+            scores = [
+                (head_weights[token] * (queries[token] @ pool * size**-0.5).relu()).sum().item()
+                for pool in pools[:complete]
+            ]
+            best = sorted(range(complete), key=lambda pool: (-scores[pool], pool))[: config.index_topk // kpool]
+            chosen = [pool * kpool + offset for pool in best for offset in range(kpool)]
+            selections.append(sorted(chosen) + list(range(complete * kpool, token + 1)))
+        return selections
+
+    def experts(self, x: torch.Tensor) -> torch.Tensor:
+        config = self.config
+        out = torch.zeros_like(x)
+        for token in range(x.shape[0]):
+            scores = torch.sigmoid(self.weight("mlp.gate.weight") @ x[token])
+            choice = scores + self.weight("mlp.gate.e_score_correction_bias")
+            picked = choice.argsort(descending=True)[: config.experts_per_token]
+            total = scores[picked].sum()
+            for expert in picked.tolist():
+                share = scores[expert] / total * config.routed_scaling
+                out[token] += share * self.swiglu(x[token], f"mlp.experts.{expert}")
+            out[token] += self.swiglu(x[token], "mlp.shared_experts")
+        return out
+
+    def swiglu(self, x: torch.Tensor, prefix: str) -> torch.Tensor:
+        gate = (self.weight(f"{prefix}.gate_proj.weight") @ x).clamp(max=self.config.swiglu_limit)
+        up = (self.weight(f"{prefix}.up_proj.weight") @ x).clamp(-self.config.swiglu_limit, self.config.swiglu_limit)
+        return self.weight(f"{prefix}.down_proj.weight") @ (gate * torch.sigmoid(gate) * up)
+
+
+def absorb(
+    head: MtpHead, state: SequenceState, hidden: torch.Tensor, tokens: list[int], *, decode: bool
+) -> torch.Tensor:
+    rows = head.forward(hidden, torch.tensor(tokens), [Span(slice(0, len(tokens)), state, decode)])
+    state.commit(len(tokens))
+    return rows
+
+
+def backbone_hidden(backbone: Glm5NextRank, ids: list[int]) -> torch.Tensor:
+    span = Span(slice(0, len(ids)), backbone.new_state(), decode=False)
+    return backbone.hidden(backbone.absorb(torch.tensor(ids), [span]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_equal_the_plain_reading_whole_in_pieces_and_decoded(seed: int, write: Write) -> None:
+    directory = write(seed)
+    backbone, head = load(directory)
+    ids = random_ids(seed, 76)
+    hidden, after = backbone_hidden(backbone, ids[:-1]), ids[1:]
+    expected = PlainHead(directory).rows(hidden, after)
+    assert expected.std() > 0.5
+    assert (absorb(head, head.new_state(), hidden, after, decode=False) - expected).abs().max() < TOLERANCE
+    state = head.new_state()
+    pieces = [
+        absorb(head, state, hidden[start:stop], after[start:stop], decode=decode)
+        for start, stop, decode in ((0, 33, False), (33, 64, False), (64, 70, True), (70, 75, True))
+    ]
+    assert (torch.cat(pieces) - expected).abs().max() < TOLERANCE
+    assert state.position == 75
+
+
+def greedy(logits: torch.Tensor, step: int) -> list[int]:
+    found: list[int] = logits.argmax(1).tolist()
+    return found
+
+
+def test_a_chain_feeds_each_draft_with_the_heads_own_row(write: Write) -> None:
+    directory = write(1)
+    backbone, head = load(directory)
+    ids = random_ids(1, 41)
+    hidden, after = backbone_hidden(backbone, ids[:-1]), ids[1:]
+    state = head.new_state()
+    last = absorb(head, state, hidden, after, decode=False)[-1:]
+    (chain,) = head.draft(last, [state], 4, greedy)
+    plain = PlainHead(directory)
+    for number in range(4):
+        row = plain.rows(hidden, after)[-1:]
+        expected = int((row @ plain.weight("lm_head.weight", top=True).T).argmax())
+        assert chain[number] == expected, f"draft {number}"
+        hidden, after = torch.cat([hidden, row]), [*after, expected]
+
+
+def layer_of(state: SequenceState) -> DsaState:
+    layer = state.layers[0]
+    assert isinstance(layer, DsaState)
+    return layer
+
+
+def test_drafts_leave_the_states_as_they_were_to_the_bit(write: Write) -> None:
+    backbone, head = load(write(0))
+    # Lengths at which a chain begins, fills and crosses a pool.
+    sequences = [random_ids(seed, length) for seed, length in ((1, 40), (2, 17), (3, 9))]
+    states, lasts, before = [], [], []
+    for ids in sequences:
+        state = head.new_state()
+        lasts.append(absorb(head, state, backbone_hidden(backbone, ids[:-1]), ids[1:], decode=False)[-1:])
+        layer = layer_of(state)
+        before.append(
+            [part.clone() for part in (layer.latents.rows, layer.pooled.rows, layer.open_keys, layer.open_gates)]
+        )
+        states.append(state)
+    together = head.draft(torch.cat(lasts), states, 7, greedy)
+    for state, kept, ids in zip(states, before, sequences, strict=True):
+        layer = layer_of(state)
+        now = (layer.latents.rows, layer.pooled.rows, layer.open_keys, layer.open_gates)
+        assert state.position == len(ids) - 1
+        assert all(torch.equal(new, old) for new, old in zip(now, kept, strict=True))
+    # And what comes next is what would have come without them: drafted alone, every chain is the same.
+    alone = [head.draft(last, [state], 7, greedy)[0] for last, state in zip(lasts, states, strict=True)]
+    assert alone == together
+    assert all(len(chain) == 7 for chain in together)
