@@ -27,7 +27,7 @@ MESSAGES_TYPES = {
     429: "overloaded_error",
     503: "overloaded_error",
 }
-"""The Messages dialect's words for a status; any other is an invalid request below 500 and an error of the API above."""
+"""The Messages dialect's words for a status; any other is an invalid request, or from 500 on an error of the API."""
 
 
 class ApiError(Exception):
@@ -58,7 +58,7 @@ class ApiError(Exception):
 
     def renamed(self, names: Mapping[str, str]) -> ApiError:
         """The same error about a field that the client knows under another name."""
-        if self.param in names:
+        if self.param is not None and self.param in names:
             name = names[self.param]
             self.message = re.sub(rf"^{re.escape(self.param)}\b", name, self.message)
             self.param = name.split(".")[0]

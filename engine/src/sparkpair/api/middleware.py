@@ -31,8 +31,8 @@ class TidyPath:
 
 
 class RequestId:
-    """Names every reply in `x-request-id` and `request-id`, each read by some clients: with the client's own id where it sent a reasonable one, else
-    with a new one.
+    """Names every reply in `x-request-id` and `request-id`, each read by some clients: with the client's own id where
+    it sent a reasonable one, else with a new one.
     """
 
     def __init__(self, app: ASGIApp) -> None:

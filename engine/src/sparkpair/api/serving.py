@@ -20,6 +20,7 @@ from sparkpair.api.metrics import Metrics
 from sparkpair.api.notices import Notices
 from sparkpair.api.options import ApiOptions
 from sparkpair.api.params import ChatParams, CompletionParams, ReplyParams
+from sparkpair.api.response_store import ResponseStore
 from sparkpair.chat.call_block import CLOSE
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.chat.decoder import ReplyDecoder
@@ -54,6 +55,7 @@ class Serving:
         self.checkpoint = checkpoint
         self.notices = Notices()
         self.memory = ReasoningMemory()
+        self.responses = ResponseStore()
         self.started = int(time.time())
         self.metrics = Metrics(engine, lambda: sum(generation.tokens_so_far for generation in self._running))
         self._running: set[Generation] = set()

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""POST /messages and /messages/count_tokens, in Anthropic's words."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import JSONResponse
+
+from sparkpair.api.body import read_object
+from sparkpair.api.errors import REQUEST_ID, ApiError
+from sparkpair.api.fields import Fields
+from sparkpair.api.message_dialect import MessagesDialect
+from sparkpair.api.message_request import CHAT_NAMES, chat_body
+from sparkpair.api.params import ChatParams, chat_params
+from sparkpair.api.replies import GenerationResponse
+from sparkpair.api.serving import Serving
+
+router = APIRouter()
+
+
+@router.post("/messages")
+async def create_message(request: Request) -> Response:
+    """Continue a conversation."""
+    serving: Serving = request.app.state.serving
+    try:
+        params = await _params(request, counting=False)
+        work = await serving.chat_work(params)
+    except ApiError as error:
+        raise error.renamed(CHAT_NAMES) from None
+    dialect = MessagesDialect(
+        params.model,
+        len(work.request.prompt_ids),
+        request_id=request.scope.get(REQUEST_ID),
+        with_token_ids=params.return_token_ids,
+    )
+    return GenerationResponse(serving, work, dialect)
+
+
+@router.post("/messages/count_tokens")
+async def count_tokens(request: Request) -> Response:
+    """The size of the prompt that the same body would run."""
+    serving: Serving = request.app.state.serving
+    try:
+        params = await _params(request, counting=True)
+        ids, _ = await serving.chat_ids(params)
+    except ApiError as error:
+        raise error.renamed(CHAT_NAMES) from None
+    return JSONResponse({"input_tokens": len(ids)})
+
+
+async def _params(request: Request, *, counting: bool) -> ChatParams:
+    serving: Serving = request.app.state.serving
+    fields = Fields(await read_object(request, serving.options.max_body_bytes))
+    body = chat_body(fields, serving.notices, counting=counting)
+    params = chat_params(Fields(body), serving.options, serving.checkpoint)
+    for name in fields.unknown():
+        serving.notices.ignored("messages", name)
+    return params
