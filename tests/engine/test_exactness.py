@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from sparkpair.cache.prompts import KeptPrompts
 from sparkpair.checkpoint.miniature import miniature_document, write_weights
 from sparkpair.comm.group import SoloGroup
 from sparkpair.comm.lockstep import StepRunner
@@ -93,13 +94,16 @@ class Oracle:
 
 
 @contextlib.contextmanager
-def engine(model: Glm5NextRank, drafting: Drafting, lanes: int, budget_s: float = 0.001) -> Iterator[LeaderEngine]:
+def engine(
+    model: Glm5NextRank, drafting: Drafting, lanes: int, budget_s: float = 0.001, entries: int = 0
+) -> Iterator[LeaderEngine]:
     deaths: list[Exception] = []
     made = LeaderEngine(
         StepRunner(model),
         None,
         EngineSettings(context=4096, lanes=lanes, window_rows=32, fill_budget_s=budget_s),
         drafting,
+        KeptPrompts(most_entries=entries, most_bytes=10**9, entry_bytes=1000, token_bytes=10),
         world=1,
         on_death=deaths.append,
     )
@@ -195,6 +199,51 @@ async def test_together_equals_alone_staggered(model: Glm5NextRank, serial: dict
                     reason = event.reason
             replies.append((tuple(tokens), reason))
     assert replies == [serial[request.prompt_ids] for request in requests()]
+
+
+def conversation(turns: int, system: int) -> list[GenerationRequest]:
+    """Prompts that each extend the one before by some tokens, behind a shared beginning of `system` tokens."""
+    choose = random.Random(turns)
+    prompt = [token % 319 + 1 for token in range(system)]
+    made = []
+    for turn in range(turns):
+        prompt = prompt + [choose.randrange(1, 320) for _ in range((30, 64, 97, 5)[turn % 4])]
+        made.append(GenerationRequest(tuple(prompt), 9, SamplingParams(temperature=0.9, top_p=0.9)))
+    return made
+
+
+@pytest.mark.parametrize("entries", [3, 64])
+async def test_resumed_equals_fresh(model: Glm5NextRank, entries: int) -> None:
+    # Two conversations with a common beginning, each prompt asked twice: extended, identical and shared resumes.
+    asked = [
+        request
+        for pair in zip(conversation(6, 130), conversation(7, 130), strict=False)
+        for request in (*pair, pair[0])
+    ]
+    with engine(model, CopyDrafting(0), lanes=1) as served:
+        fresh = [await collect(served, request) for request in asked]
+    with engine(model, CopyDrafting(15), lanes=1, entries=entries) as served:
+        resumed = [await collect(served, request) for request in asked]
+        one_by_one = served.health()
+    with engine(model, CopyDrafting(15), lanes=4, entries=entries) as served:
+        together = await asyncio.gather(*(collect(served, request) for request in asked))
+    assert resumed == fresh
+    assert together == fresh
+    assert one_by_one.kept_prompts <= entries
+    # An extended prompt reads its last block and what is new; an identical one reads nothing.
+    share = one_by_one.cached_tokens_total / one_by_one.prompt_tokens_total
+    assert share > (0.6 if entries == 64 else 0.3)
+
+
+async def test_an_identical_prompt_is_answered_without_a_step_for_its_prompt(model: Glm5NextRank) -> None:
+    request = GenerationRequest(tuple(range(1, 300)), 1, SamplingParams(temperature=0.0))
+    with engine(model, CopyDrafting(0), lanes=1, entries=8) as served:
+        first = await collect(served, request)
+        steps = served.health().step
+        assert await collect(served, request) == first
+        assert served.health().step == steps
+        longer = dataclasses.replace(request, max_new_tokens=5)
+        assert (await collect(served, longer))[0][:1] == first[0]
 
 
 async def test_requests_that_leave_change_nothing_for_the_others(

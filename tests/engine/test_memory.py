@@ -13,7 +13,9 @@ NATIVE = 1_048_576
 
 
 def plan(budget: int, *, fixed: int = GIB, per_token: int = 1024, parallel: int = 1) -> MemoryPlan:
-    return MemoryPlan(stored_weights=0, weights=0, fixed=fixed, per_token=per_token, parallel=parallel, budget=budget)
+    return MemoryPlan(
+        stored_weights=0, weights=0, fixed=fixed, per_token=per_token, per_stream=0, parallel=parallel, budget=budget
+    )
 
 
 @given(st.integers(0, 4 * GIB), st.integers(1, 10_000), st.integers(1, 8))

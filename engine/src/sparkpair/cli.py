@@ -50,6 +50,7 @@ def _serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alias", action="append", default=[], metavar="ID", help="further id; * accepts any")
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="HTTP bind address (default %(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, metavar="P", help="HTTP port (default %(default)s)")
+    parser.add_argument("--cache-entries", type=int, default=32, metavar="N", help="kept prompts at most; 0: none")
     parser.add_argument("--window", type=int, default=32, metavar="ROWS", help="rows of all verify windows together")
     parser.add_argument("--copy-max", type=int, default=15, metavar="N", help="copy drafts of a window; 0: none")
     parser.add_argument("--fill-budget-ms", type=int, default=200, metavar="MS", help="prompt reading beside decoding")
@@ -110,6 +111,8 @@ def serve_settings(options: argparse.Namespace) -> ServeSettings:
         window=options.window,
         copy_max=options.copy_max,
         fill_budget_ms=options.fill_budget_ms,
+        cache_entries=options.cache_entries,
+        cache_gib=options.cache_gib,
         max_tokens=options.max_tokens,
         thinking=options.thinking,
         threads=options.threads,
@@ -137,7 +140,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     defaults = build_parser().parse_args(["serve", str(options.model)])
-    for name in ("tp", "rank", "context", "parallel", "memory_reserve_gib"):
+    for name in ("tp", "rank", "context", "parallel", "cache_gib", "memory_reserve_gib"):
         setattr(defaults, name, getattr(options, name))
     defaults.master = "127.0.0.1"
     settings = serve_settings(defaults)

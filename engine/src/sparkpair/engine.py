@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from sparkpair.cache.prompts import GRID, KeptPrompts, Logits
 from sparkpair.comm.control import Leader
 from sparkpair.comm.lockstep import Run, Step, StepRunner, solo_checksum
 from sparkpair.drafting.policy import Drafting
@@ -27,7 +28,7 @@ from sparkpair.request import (
     TokensEvent,
 )
 from sparkpair.scheduler import Admission, FillBudget, fill_shares
-from sparkpair.stream import Logits, Stream
+from sparkpair.stream import Stream
 
 # Prompt rows of one step, of all requests together; a multiple of the 64-token grid.
 CHUNK_ROWS = 256
@@ -56,6 +57,7 @@ class LeaderEngine:
         leader: Leader | None,
         settings: EngineSettings,
         drafting: Drafting,
+        prompts: KeptPrompts,
         *,
         world: int,
         on_death: Callable[[Exception], None],
@@ -68,8 +70,12 @@ class LeaderEngine:
         self._admission: Admission[Job] = Admission(settings.lanes)
         self._budget = FillBudget(settings.fill_budget_s, CHUNK_ROWS)
         self._drafting = drafting
+        self._prompts = prompts
         self._streams: list[Stream] = []
+        # What the next step tells every rank beside its runs.
         self._released: list[int] = []
+        self._dropped: list[int] = []
+        self._resumed: list[tuple[int, int]] = []
         self._slots = 0
         self._stopping = False
         self._error: str | None = None
@@ -132,14 +138,15 @@ class LeaderEngine:
             step=self._step_number,
             iteration_s=0.0 if started is None else time.monotonic() - started,
             ranks=self._runner.ranks,
+            kept_prompts=self._prompts.count,
+            kept_bytes=self._prompts.bytes,
         )
 
     def _loop(self) -> None:
         try:
             while not (self._admission.closed and not self._streams):
                 for job in self._admission.admit(len(self._streams)):
-                    self._slots += 1
-                    self._streams.append(Stream(job, self._slots))
+                    self._begin(job)
                 for stream in [*self._streams]:
                     if stream.job.cancelled or self._stopping:
                         self._finish(stream, "cancelled")
@@ -147,6 +154,22 @@ class LeaderEngine:
                     self._round()
         except Exception as error:
             self._die(error)
+
+    def _begin(self, job: Job) -> None:
+        """Give a job its lane: from the kept prompt that saves most, or from nothing."""
+        self._slots += 1
+        stream = Stream(job, self._slots)
+        self._streams.append(stream)
+        prompt = job.request.prompt_ids
+        shared = self._prompts.divergence(prompt)
+        entry = self._prompts.find(prompt)
+        if entry is not None:
+            stream.filled = stream.cached = len(entry.tokens)
+            self._resumed.append((stream.slot, entry.name))
+        # Where another conversation may resume: the last block of this prompt, and what it shares with others.
+        stream.marks = [mark for mark in {shared, (len(prompt) - 1) // GRID * GRID} if mark > stream.filled]
+        if entry is not None and entry.logits is not None and stream.prompt_left == 0:
+            self._deliver(stream, entry.logits)
 
     def _die(self, error: Exception) -> None:
         if self._error is not None:
@@ -168,24 +191,36 @@ class LeaderEngine:
         active = runnable(self._streams)
         decoding = [stream for stream in active if stream.prompt_left == 0]
         filling = [stream for stream in active if stream.prompt_left > 0]
-        runs = self._windows(decoding)
-        shares = fill_shares([stream.prompt_left for stream in filling], self._budget.rows(decoding=bool(decoding)))
-        took_part = [*decoding]
-        for stream, rows in zip(filling, shares, strict=True):
-            if rows:
-                took_part.append(stream)
-                tokens = stream.history[stream.filled : stream.filled + rows]
-                runs.append(Run(stream.slot, tokens, decode=False, logits=int(rows == stream.prompt_left)))
-                stream.filled += rows
+        shares = fill_shares([stream.to_next_mark for stream in filling], self._budget.rows(decoding=bool(decoding)))
+        reading = [(stream, rows) for stream, rows in zip(filling, shares, strict=True) if rows]
+        runs = self._windows(decoding) + [_portion(stream, rows) for stream, rows in reading]
+        names = self._keep([stream for stream, _ in reading])
         started = time.monotonic()
-        logits = self._execute(runs)
+        logits = self._execute(runs, list(names.items()))
         self._budget.measured(sum(shares), time.monotonic() - started)
         self._totals = dataclasses.replace(self._totals, rounds_total=self._totals.rounds_total + bool(decoding))
         at = 0
-        for stream, run in zip(took_part, runs, strict=True):
+        for stream, run in zip([*decoding, *(stream for stream, _ in reading)], runs, strict=True):
             if run.logits:
-                self._deliver(stream, logits[at : at + run.logits])
+                found = logits[at : at + run.logits]
                 at += run.logits
+                if not run.decode:
+                    self._prompts.complete(names.get(stream.slot, 0), found)
+                self._deliver(stream, found)
+
+    def _keep(self, reading: list[Stream]) -> dict[int, int]:
+        """Slots whose state after this step is kept, each with the name for it."""
+        names: dict[int, int] = {}
+        for stream in reading:
+            if stream.filled in stream.marks or stream.prompt_left == 0:
+                name, going = self._prompts.add(stream.history[: stream.filled])
+                self._dropped += going
+                if name:
+                    names[stream.slot] = name
+        # What has to go again for another state of the same step is not kept in the first place.
+        unkept = set(self._dropped) & set(names.values())
+        self._dropped = [name for name in self._dropped if name not in unkept]
+        return {slot: name for slot, name in names.items() if name not in unkept}
 
     def _windows(self, decoding: list[Stream]) -> list[Run]:
         runs = []
@@ -212,10 +247,10 @@ class LeaderEngine:
         if reason is not None:
             self._finish(stream, reason)
 
-    def _execute(self, runs: list[Run]) -> Logits:
+    def _execute(self, runs: list[Run], kept: list[tuple[int, int]]) -> Logits:
         """One step on every rank; the logits asked for, [n, vocab] fp32."""
-        step = Step(self._step_number + 1, runs, self._released)
-        self._released = []
+        step = Step(self._step_number + 1, runs, self._released, self._dropped, self._resumed, kept)
+        self._released, self._dropped, self._resumed = [], [], []
         self._step_started = time.monotonic()
         try:
             checksum = solo_checksum(step) if self._leader is None else self._leader.broadcast(step.message())
@@ -233,13 +268,16 @@ class LeaderEngine:
     def _finish(self, stream: Stream, reason: FinishReason) -> None:
         """End a stream: its slot is released with the next step, its lane is free at once."""
         self._streams = [other for other in self._streams if other is not stream]
-        self._released.append(stream.slot)
+        begun = [(slot, name) for slot, name in self._resumed if slot != stream.slot]
+        if len(begun) == len(self._resumed):
+            self._released.append(stream.slot)
+        self._resumed = begun
         self._drafting.forget(stream)
         now = time.monotonic()
         first = stream.first_at
         stats = ReplyStats(
             prompt_tokens=len(stream.job.request.prompt_ids),
-            cached_tokens=0,
+            cached_tokens=stream.cached,
             completion_tokens=stream.produced,
             prefill_s=(first or now) - stream.started,
             decode_s=now - first if first else 0.0,
@@ -254,10 +292,18 @@ class LeaderEngine:
             requests_total=totals.requests_total + 1,
             prompt_tokens_total=totals.prompt_tokens_total + stats.prompt_tokens,
             completion_tokens_total=totals.completion_tokens_total + stats.completion_tokens,
+            cached_tokens_total=totals.cached_tokens_total + stats.cached_tokens,
             prefill_seconds_total=totals.prefill_seconds_total + stats.prefill_s,
             decode_seconds_total=totals.decode_seconds_total + stats.decode_s,
         )
         stream.job.post(FinishedEvent(reason, stats))
+
+
+def _portion(stream: Stream, rows: int) -> Run:
+    """The next `rows` tokens of a prompt, with the last one's logits at the prompt's end."""
+    tokens = stream.history[stream.filled : stream.filled + rows]
+    stream.filled += rows
+    return Run(stream.slot, tokens, decode=False, logits=int(stream.prompt_left == 0))
 
 
 def runnable(streams: list[Stream]) -> list[Stream]:

@@ -33,12 +33,16 @@ LIVE_COPIES = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes of one rank: `fixed` whatever the window is, `per_token` for every token of every request's window."""
+    """Bytes of one rank: `fixed` whatever the window is, `per_token` for every token of every request's window.
+
+    `per_stream` is the part of a state that does not grow with its tokens; a kept prompt holds it too.
+    """
 
     stored_weights: int
     weights: int
     fixed: int
     per_token: int
+    per_stream: int
     parallel: int
     budget: int
 
@@ -79,6 +83,7 @@ def plan_memory(
     chunk_rows: int,
     available: int,
     reserve_gib: float,
+    cache_bytes: int,
     forms: WeightForms | None = None,
 ) -> MemoryPlan:
     """What rank `rank` of `world` needs, and its budget: `available` bytes less the reserve."""
@@ -95,12 +100,14 @@ def plan_memory(
         config.intermediate_size,
     )
     workspace = chunk_rows * widest * 4 * LIVE_COPIES + chunk_rows * config.vocab_size * 4
+    per_stream = config.kda_layers * (memory + tail)
     row = config.kv_lora_rank + config.index_head_dim / config.index_kpool
     return MemoryPlan(
         stored_weights=loaded.stored,
         weights=loaded.held,
-        fixed=PROCESS_BYTES + loaded.held + workspace + parallel * config.kda_layers * (memory + tail),
+        fixed=PROCESS_BYTES + loaded.held + workspace + parallel * per_stream + cache_bytes,
         per_token=int(config.dsa_layers * row * dtype.itemsize) + 1,
+        per_stream=per_stream,
         parallel=parallel,
         budget=available - int(reserve_gib * GIB),
     )

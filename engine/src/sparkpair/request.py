@@ -124,6 +124,8 @@ class EngineHealth:
     rounds_total: int = 0
     drafted_total: int = 0
     accepted_total: int = 0
+    kept_prompts: int = 0
+    kept_bytes: int = 0
 
     @staticmethod
     def nothing(max_streams: int) -> EngineHealth:

@@ -23,6 +23,7 @@ from sparkpair import __version__
 from sparkpair.api.app import create_app
 from sparkpair.api.options import ApiOptions
 from sparkpair.api.server import bind, serve_http
+from sparkpair.cache.prompts import KeptPrompts
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.checked import check_model
 from sparkpair.checkpoint.rank_weights import RankWeights
@@ -35,7 +36,7 @@ from sparkpair.engine import CHUNK_ROWS, EngineSettings, LeaderEngine, follow
 from sparkpair.errors import DoesNotFit, PeerLost, UserError
 from sparkpair.http_side import api_options, warnings
 from sparkpair.identity import code_digest
-from sparkpair.memory import MemoryPlan, estimate_line, mem_available, plan_memory, settle_window
+from sparkpair.memory import GIB, MemoryPlan, estimate_line, mem_available, plan_memory, settle_window
 from sparkpair.model.config import TextConfig
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.settings import ServeSettings
@@ -75,8 +76,9 @@ def prepare(settings: ServeSettings) -> Loadable:
         dtype=DTYPE,
         parallel=settings.parallel,
         chunk_rows=CHUNK_ROWS,
+        cache_bytes=int(settings.cache_gib * GIB),
         available=available,
-        reserve_gib=available / 10 / 2**30 if reserve is None else reserve,
+        reserve_gib=available / 10 / GIB if reserve is None else reserve,
     )
     try:
         window = settle_window(plan, settings.context, config.max_position_embeddings)
@@ -171,7 +173,7 @@ def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started
     try:
         if leader is not None:
             leader.wait_ready()
-        return asyncio.run(_serve_requests(settings, options, model, leader, window, signals))
+        return asyncio.run(_serve_requests(settings, options, loadable.plan, model, leader, window, signals))
     except Exception as error:
         if leader is not None:
             leader.close({"failed": str(error) if isinstance(error, PeerLost) else f"rank 0 failed: {error}"})
@@ -198,6 +200,7 @@ def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, GlooGr
 async def _serve_requests(
     settings: ServeSettings,
     options: ApiOptions,
+    plan: MemoryPlan,
     model: Glm5NextRank,
     leader: Leader | None,
     window: int,
@@ -221,6 +224,12 @@ async def _serve_requests(
             fill_budget_s=settings.fill_budget_ms / 1000,
         ),
         CopyDrafting(settings.copy_max),
+        KeptPrompts(
+            most_entries=settings.cache_entries,
+            most_bytes=int(settings.cache_gib * GIB),
+            entry_bytes=plan.per_stream,
+            token_bytes=plan.per_token,
+        ),
         world=settings.tp,
         on_death=on_death,
     )

@@ -13,6 +13,8 @@ MAX_RANKS = 8
 MAX_PARALLEL = 8
 MAX_WINDOW = 64
 MAX_COPY = 15
+MAX_ENTRIES = 1024
+MAX_CACHE_GIB = 1024
 MAX_FILL_BUDGET_MS = 60_000
 
 
@@ -34,6 +36,8 @@ class ServeSettings:
     window: int
     copy_max: int
     fill_budget_ms: int
+    cache_entries: int
+    cache_gib: float
     max_tokens: int
     thinking: bool
     threads: int
@@ -61,6 +65,7 @@ class ServeSettings:
             ("--parallel", self.parallel, 1, MAX_PARALLEL),
             ("--window", self.window, 1, MAX_WINDOW),
             ("--copy-max", self.copy_max, 0, MAX_COPY),
+            ("--cache-entries", self.cache_entries, 0, MAX_ENTRIES),
             ("--fill-budget-ms", self.fill_budget_ms, 0, MAX_FILL_BUDGET_MS),
         ):
             if not least <= number <= most:
@@ -72,6 +77,8 @@ class ServeSettings:
         for flag, seconds in (("--join-timeout", self.join_timeout), ("--peer-timeout", self.peer_timeout)):
             if not 0 < seconds <= 86400:
                 raise UserError(f"{flag} {seconds:g}: more than 0 and at most 86400 seconds")
+        if not 0 <= self.cache_gib <= MAX_CACHE_GIB:
+            raise UserError(f"--cache-gib {self.cache_gib:g}: between 0 and {MAX_CACHE_GIB}")
         if self.memory_reserve_gib is not None and self.memory_reserve_gib < 0:
             raise UserError(f"--memory-reserve-gib {self.memory_reserve_gib:g}: at least 0")
 

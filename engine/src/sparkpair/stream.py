@@ -11,13 +11,11 @@ from __future__ import annotations
 import time
 
 import numpy
-import numpy.typing
 
+from sparkpair.cache.prompts import Logits
 from sparkpair.job import Job
 from sparkpair.request import FinishReason
 from sparkpair.sampling import prompt_seed, sample
-
-Logits = numpy.typing.NDArray[numpy.float32]
 
 
 class Stream:
@@ -29,6 +27,10 @@ class Stream:
         self.slot = slot
         self.history = list(request.prompt_ids)
         self.filled = 0
+        # Prompt tokens that came from a kept state.
+        self.cached = 0
+        # Positions of the prompt, on the block grid, where a step has to end because the state there is kept.
+        self.marks: list[int] = []
         self.produced = 0
         # Rows of the last window that stay; told to every rank with the next one.
         self.kept = 0
@@ -43,6 +45,12 @@ class Stream:
     def prompt_left(self) -> int:
         """Prompt tokens that have not been read."""
         return len(self.job.request.prompt_ids) - self.filled
+
+    @property
+    def to_next_mark(self) -> int:
+        """Prompt tokens to read until a state is kept, or to the prompt's end."""
+        ahead = [mark for mark in self.marks if mark > self.filled]
+        return min([*ahead, len(self.job.request.prompt_ids)]) - self.filled
 
     @property
     def budget_left(self) -> int:

@@ -40,11 +40,18 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """What every rank does next: forget `released` slots, then run `runs` in one forward pass."""
+    """What every rank does next, in this order.
+
+    Forget the slots in `released`; begin slots from kept states, `resumed` as pairs of slot and name; forget the kept
+    states named in `dropped`; run `runs` in one forward pass; keep states of slots, `kept` as pairs of slot and name.
+    """
 
     number: int
     runs: list[Run]
     released: list[int]
+    dropped: list[int] = dataclasses.field(default_factory=list)
+    resumed: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    kept: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def message(self) -> Message:
         """The step as a control message."""
@@ -57,15 +64,19 @@ class Step:
             number=int(fields["number"]),
             runs=[Run(**run) for run in fields["runs"]],
             released=list(fields["released"]),
+            dropped=list(fields["dropped"]),
+            resumed=[(slot, name) for slot, name in fields["resumed"]],
+            kept=[(slot, name) for slot, name in fields["kept"]],
         )
 
 
 class StepRunner:
-    """Executes steps on this rank; holds the sequences' states by slot."""
+    """Executes steps on this rank; holds the sequences' states by slot and the kept ones by name."""
 
     def __init__(self, model: Glm5NextRank) -> None:
         self._model = model
         self._states: dict[int, SequenceState] = {}
+        self._kept: dict[int, SequenceState] = {}
         self.ranks = tuple(RankStep(rank, 0) for rank in range(model.group.world))
 
     def execute(self, step: Step, checksum: int) -> Tensor:
@@ -75,6 +86,10 @@ class StepRunner:
         """
         for slot in step.released:
             self._states.pop(slot, None)
+        for slot, name in step.resumed:
+            self._states[slot] = self._kept[name].snapshot()
+        for name in step.dropped:
+            del self._kept[name]
         tokens: list[int] = []
         spans: list[Span] = []
         wanted: list[int] = []
@@ -88,6 +103,8 @@ class StepRunner:
             wanted.extend(range(len(tokens) - run.logits, len(tokens)))
         batch = torch.tensor(tokens, dtype=torch.int64, device=self._model.device)
         logits = self._model.forward(batch, spans, wanted)
+        for slot, name in step.kept:
+            self._kept[name] = self._states[slot].snapshot()
         self._compare(step.number, checksum, zlib.crc32(logits.cpu().numpy().tobytes()))
         return logits
 
