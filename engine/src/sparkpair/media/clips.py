@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Video clips: MP4, MOV, WebM and Matroska bytes to patches of sampled frames, with a time for every pair of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy
+
+from sparkpair.media.canvas import TOKEN_FRAMES
+from sparkpair.media.errors import MediaError
+from sparkpair.media.limits import MediaLimits
+from sparkpair.media.patches import Grid, Pixels, cut
+from sparkpair.media.pictures import fit_frame
+
+# The containers' names as FFmpeg knows them: one reader serves MP4 and MOV, another WebM and Matroska.
+_READERS = ("mov", "matroska")
+
+FRAMES_PER_SECOND = 2
+UNKNOWN_RATE = 24.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Clip:
+    """Patches and grid of a clip, and the second at which each of its pairs of frames begins."""
+
+    patches: Pixels
+    grid: Grid
+    seconds: tuple[float, ...]
+
+
+def sample(total: int, rate: float, duration: float, most: int) -> list[int]:
+    """Which of `total` frames are looked at, an even number of them, in order.
+
+    The first frame at or after every half second, up to the last whole second; spaced evenly where that gives other
+    than int(2 * duration) frames or more than `most`.
+    """
+    wanted = min(int(duration * FRAMES_PER_SECOND), most)
+    chosen: list[int] = []
+    for index in range(total):
+        if chosen and len(chosen) / FRAMES_PER_SECOND >= int(duration):
+            break
+        if index / rate >= len(chosen) / FRAMES_PER_SECOND:
+            chosen.append(index)
+    if total < wanted or len(chosen) > wanted:
+        chosen = _spaced(0, total - 1, wanted)
+    elif len(chosen) < wanted:
+        chosen = _spaced(chosen[0], chosen[-1], wanted)
+    chosen = sorted(set(chosen)) or [0]
+    return chosen + chosen[-1:] * (len(chosen) % 2)
+
+
+def _spaced(first: int, last: int, count: int) -> list[int]:
+    return [int(place) for place in numpy.linspace(first, last, count)]
+
+
+def read_clip(data: bytes, limits: MediaLimits) -> Clip:
+    """Patches of a clip's sampled frames. Raises MediaError saying what is wrong with it."""
+    if len(data) > limits.clip_bytes:
+        raise MediaError(f"the clip has {len(data)} bytes; at most {limits.clip_bytes} are allowed")
+    try:
+        total, rate, duration = _measure(data)
+        if duration > limits.clip_seconds:
+            raise MediaError(f"the clip lasts {duration:.0f} s; at most {limits.clip_seconds} s are allowed")
+        chosen = sample(total, rate, duration, limits.clip_frames)
+        frames = _decode(data, chosen, limits)
+    except (av.error.FFmpegError, ValueError) as error:
+        raise MediaError(f"the clip is damaged or not an MP4, MOV, WebM or MKV file: {error}") from None
+    patches, grid = cut(frames)
+    return Clip(patches, grid, tuple(index / rate for index in chosen[::TOKEN_FRAMES]))
+
+
+def _open(data: bytes) -> Any:
+    container = av.open(io.BytesIO(data))
+    if container.format.name.split(",")[0] not in _READERS:
+        container.close()
+        raise MediaError(f"the clip is a {container.format.name} file; MP4, MOV, WebM and MKV can be read")
+    if not container.streams.video:
+        container.close()
+        raise MediaError("the clip has no picture track")
+    return container
+
+
+def _measure(data: bytes) -> tuple[int, float, float]:
+    """Frames, frames a second, and seconds of the first picture track; frames are counted, as headers may be wrong."""
+    with _open(data) as container:
+        stream = container.streams.video[0]
+        total = sum(1 for packet in container.demux(stream) if packet.size)
+        rate = float(stream.average_rate or Fraction(0)) or UNKNOWN_RATE
+    if total == 0:
+        raise MediaError("the clip has no frames")
+    return total, rate, total / rate
+
+
+def _decode(data: bytes, chosen: list[int], limits: MediaLimits) -> list[Pixels]:
+    wanted = set(chosen)
+    found: dict[int, Pixels] = {}
+    with _open(data) as container:
+        container.streams.video[0].thread_type = "NONE"
+        for index, frame in enumerate(container.decode(container.streams.video[0])):
+            if frame.width * frame.height > limits.picture_pixels:
+                raise MediaError(
+                    f"the clip's frames have {frame.width} x {frame.height} pixels; at most {limits.picture_pixels} "
+                    "are allowed"
+                )
+            if index in wanted:
+                found[index] = fit_frame(frame.to_image(), len(chosen), limits.clip_tokens)
+            if index >= chosen[-1]:
+                break
+    if not found:
+        raise MediaError("no frame of the clip can be decoded")
+    # A track that ends early stands still at its last frame.
+    last = found[max(found)]
+    if any(frame.shape != last.shape for frame in found.values()):
+        raise MediaError("the clip's frames change their size")
+    return [found.get(index, last) for index in chosen]
