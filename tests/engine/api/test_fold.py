@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,47 +12,16 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sparkpair.api.app import create_app
-from sparkpair.api.options import ApiOptions
-from sparkpair.api.server import bind, serve_sockets
 from sparkpair.chat.tokenizer import TextTokenizer
-from sparkpair.checkpoint.miniature_text import write_tokenizer
 
-from tests.engine.api.scripted import ScriptedEngine
+from tests.engine.api.background import Background
 
 VOCABULARY = 1536
 
 
-class Background:
-    """A server in a thread of its own, for tests that run many examples."""
-
-    def __init__(self, directory: Path) -> None:
-        self.engine: ScriptedEngine
-        self.port = 0
-        self._ready = threading.Event()
-        self._directory = directory
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-        self._thread.start()
-        self._ready.wait()
-
-    async def _run(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self.engine = ScriptedEngine()
-        app = create_app(self.engine, ApiOptions(model_dir=self._directory, model_name="m"))
-        sockets = bind("127.0.0.1", 0)
-        self.port = sockets[0].getsockname()[1]
-        await serve_sockets(app, sockets, on_ready=self._ready.set, stop=self._stop)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-
 @pytest.fixture(scope="module")
-def background(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Background, httpx.Client]]:
-    directory = tmp_path_factory.mktemp("text")
-    write_tokenizer(directory, VOCABULARY)
-    server = Background(directory)
+def background(text_directory: Path) -> Iterator[tuple[Background, httpx.Client]]:
+    server = Background(text_directory)
     with httpx.Client(base_url=f"http://127.0.0.1:{server.port}/v1", timeout=20) as client:
         yield server, client
     server.close()

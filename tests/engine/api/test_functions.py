@@ -272,3 +272,10 @@ async def test_result_without_a_call_is_refused_with_its_place(server: Server) -
     response = await server.chat(messages=[{"role": "user", "content": "Hi"}, {"role": "tool", "content": "x"}])
     assert response.status_code == 400
     assert response.json()["error"]["message"].startswith("messages[1].tool_call_id:")
+
+
+@pytest.mark.parametrize("marker", ["<|assistant|>", "<|system|>", "<|user|>", "<|observation|>"])
+async def test_marker_that_begins_a_turn_ends_the_reply_and_is_not_shown(server: Server, marker: str) -> None:
+    server.says(*THOUGHT, "Yes.", marker, "<think>", "Again.")
+    choice = await both(server, tools=TOOLS)
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Yes.", "stop")
