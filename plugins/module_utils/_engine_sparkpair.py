@@ -6,6 +6,7 @@ same ones.
 
 - `OWNED_ARGUMENTS`: arguments that the plan writes, each with the setting to use instead (empty: the plan
   alone decides); `OWNED_ENVIRONMENT`: the same for environment variables.
+- `USES_RDMA`: whether the ranks can talk by RDMA.
 - `serve_argv(...)`, `check_argv(argv)`: how a rank is started, and how its arguments are checked without
   starting it.
 - `environment(settings)`: the rank's environment variables.
@@ -23,6 +24,7 @@ from typing import Any
 
 ready_path = "/v1/models"
 health_path = "/health"
+USES_RDMA = False
 
 OWNED_ARGUMENTS = {
     "--tp": "sparkpair_tp",

@@ -34,6 +34,7 @@ def check(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given
         + _extra_environment(hosts, common, given)
         + _addresses(hosts, settings, given)
         + _state_directories(hosts, settings, given)
+        + _link(hosts, settings, given)
     )
 
 
@@ -113,7 +114,8 @@ def _addresses(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], 
     addresses = {host: settings[host]["fabric_address"] for host in hosts}
     loopback = [host for host in hosts if is_loopback(addresses[host])]
     for host in hosts:
-        if not addresses[host]:
+        # A look at the hosts finds the address behind a name, but the ways that do without one need it here.
+        if not addresses[host] and settings[host]["link"] not in ("auto", "roce"):
             remedy = "set the address by which the other ranks reach it"
             problem = f"it is not set, and ansible_host is no IPv4 address; {remedy}"
             mistakes.append(_mistake(hosts, given, "fabric_address", problem, host))
@@ -129,6 +131,17 @@ def _addresses(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], 
             problem = f"{addresses[host]} is the address of {twin} too; {remedy}"
             mistakes.append(_mistake(hosts, given, "fabric_address", problem, host))
     return mistakes
+
+
+def _link(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost) -> list[Mistake]:
+    common = settings[hosts[0]]
+    if common["link"] == "loopback" and not all(is_loopback(settings[host]["fabric_address"]) for host in hosts):
+        problem = "loopback needs all ranks on one machine, with loopback addresses in sparkpair_fabric_address"
+        return [_mistake(hosts, given, "link", problem)]
+    if common["link"] == "roce" and not ADAPTERS[common["engine"]].USES_RDMA:
+        problem = f"the engine {common['engine']} does not talk by RDMA; auto or tcp is what it can use"
+        return [_mistake(hosts, given, "link", problem)]
+    return []
 
 
 def _state_directories(

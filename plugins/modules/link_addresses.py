@@ -9,8 +9,10 @@ short_description: Decide by which addresses the ranks and the clients reach eac
 version_added: 0.1.0
 description:
   - Decides every address of the pair in one place, from the settings and the plan as the role
-    P(sparkpair.serving.settings#role) registered them, and says on the terminal what the ranks talk over.
-  - The ranks talk plain TCP. On one machine they use loopback addresses.
+    P(sparkpair.serving.settings#role) registered them and from what the hosts have of RDMA ports, and says on the
+    terminal what the ranks talk over.
+  - Fails with everything that keeps RDMA from working at once. A further rail that leads nowhere is left out with a
+    warning.
 options: {}
 attributes:
   check_mode:
@@ -26,6 +28,8 @@ author:
   - The sparkpair maintainers (@sparkpair)
 seealso:
   - module: sparkpair.serving.resolve_settings
+  - module: sparkpair.serving.roce_link_info
+  - module: sparkpair.serving.verify_rails
 """
 
 EXAMPLES = r"""
@@ -41,7 +45,7 @@ link:
   type: dict
   contains:
     transport:
-      description: What carries the ranks' messages.
+      description: What carries the ranks' messages, V(tcp) or V(roce).
       type: str
       sample: tcp
     rdma:
@@ -56,10 +60,23 @@ link:
       description: The head's address for clients.
       type: str
       sample: 198.51.100.7
+    nfs_server:
+      description: The head's address for the workers' mounts.
+      type: str
+      sample: 192.0.2.1
     nodes:
-      description: Every host's C(address) on the link.
+      description:
+        - Every host's C(address) on the link, its C(netdev), the C(socket_netdev) for the bootstrap, the RDMA
+          C(devices) of its rails in the same order on all hosts, the C(gid_index) and the C(mtu), as far as known.
       type: dict
-      sample: {spark-head: {address: 192.0.2.1}, spark-worker: {address: 192.0.2.2}}
+      sample:
+        spark-head:
+          address: 192.0.2.1
+          netdev: enp1s0f0np0
+          socket_netdev: enp1s0f0np0
+          devices: [rocep1s0f0, roceP2p1s0f0]
+          gid_index: 3
+          mtu: 9000
     note:
       description: The link in words.
       type: str

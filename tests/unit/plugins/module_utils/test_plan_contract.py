@@ -26,7 +26,7 @@ PORTS = {"port": 8888, "master_port": 29551, "to_remember": False}
 def documents(settings: dict[str, dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
     """The documents of all ranks."""
     plan = plan_of(settings)
-    link = _link.decide(plan, settings[next(iter(settings))]["host"])
+    link = _link.plain(plan, settings[next(iter(settings))]["host"])
     checkpoint = {**CHECKPOINT, **changes.get("checkpoint", {})}
     probe = {**PROBE, **changes.get("probe", {})}
     return [
@@ -97,6 +97,8 @@ REACHES = {
     "parallel": "plugins/module_utils/_engine_sparkpair.py",
     "master_port": "plugins/module_utils/_plan.py",
     "tp": "plugins/module_utils/_rules.py",
+    "link": "roles/roce_link/tasks/main.yml",
+    "rails": "plugins/module_utils/_link_facts.py",
     "api_key_file": "roles/preflight/tasks/probe.yml",
 }
 
@@ -213,13 +215,13 @@ def test_a_chosen_port_never_meets_the_one_that_was_set() -> None:
 def test_clients_are_told_the_address_they_can_reach(api_host: str, connection: str, advertised: str) -> None:
     plan = copy.deepcopy(plan_of(effective("a", "b")))
     plan["ranks"][0]["connection"] = connection
-    assert _link.decide(plan, api_host)["advertised"] == advertised
+    assert _link.plain(plan, api_host)["advertised"] == advertised
 
 
 def test_the_link_says_what_the_ranks_talk_over() -> None:
-    loopback = _link.decide(plan_of(effective("a", "b", fabric_address="127.0.0.1")), "127.0.0.1")
+    loopback = _link.plain(plan_of(effective("a", "b", fabric_address="127.0.0.1")), "127.0.0.1")
     assert "loopback" in loopback["note"]
     assert "without RDMA" in loopback["note"]
-    cable = _link.decide(plan_of(effective("a", "b")), "0.0.0.0")
+    cable = _link.plain(plan_of(effective("a", "b")), "0.0.0.0")
     assert "a 192.0.2.1, b 192.0.2.2" in cable["note"]
     assert (cable["rendezvous"], cable["rdma"]) == ("192.0.2.1", False)

@@ -114,10 +114,18 @@ def test_a_loopback_address_among_others_is_refused_for_the_host_that_has_it() -
 
 
 def test_a_host_without_address_is_refused_when_ansible_knows_it_by_name_only() -> None:
-    settings = effective("a", "b")
+    settings = effective("a", "b", link="tcp")
     settings["b"]["fabric_address"] = _rules.fabric_address("", "spark-2")
     (mistake,) = _rules.check(("a", "b"), settings, {"a": {}, "b": {}})
     assert (mistake.subject, mistake.host) == ("sparkpair_fabric_address", "b")
+    # A look at the hosts finds it.
+    settings["a"]["link"] = settings["b"]["link"] = "auto"
+    assert _rules.check(("a", "b"), settings, {"a": {}, "b": {}}) == []
+
+
+@pytest.mark.parametrize("link", ["loopback", "roce"])
+def test_a_link_that_the_hosts_or_the_engine_cannot_have_is_refused(link: str) -> None:
+    assert broken(link=link) == [("sparkpair_link", "at vars.yml (link)")]
 
 
 def test_two_ranks_of_one_machine_need_a_state_directory_each() -> None:
