@@ -37,6 +37,16 @@ def _world_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="this rank, from 0 (default %(default)s)")
     parser.add_argument("--context", type=int, default=0, metavar="N", help="prompt-plus-reply window; 0: what fits")
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="requests at once (default %(default)s)")
+    parser.add_argument("--cache-gib", type=float, default=0.25, metavar="X", help="kept prompts on a rank at most")
+    parser.add_argument(
+        "--dense", choices=["bf16", "fp8", "q4"], default="bf16", help="form of dense weights (default %(default)s)"
+    )
+    parser.add_argument(
+        "--experts",
+        choices=["decoded", "packed"],
+        default="decoded",
+        help="EXL3 experts: decoded while loading (fast, large) or at every use (small); default %(default)s",
+    )
     parser.add_argument(
         "--memory-reserve-gib", type=float, metavar="X", help="memory to leave alone (default: a tenth)"
     )
@@ -94,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def serve_settings(options: argparse.Namespace) -> ServeSettings:
+    from sparkpair.checkpoint.forms import WeightForms
     from sparkpair.settings import ServeSettings
 
     settings = ServeSettings(
@@ -117,6 +128,7 @@ def serve_settings(options: argparse.Namespace) -> ServeSettings:
         thinking=options.thinking,
         threads=options.threads,
         memory_reserve_gib=options.memory_reserve_gib,
+        forms=WeightForms(dense=options.dense, experts=options.experts),
         join_timeout=options.join_timeout,
         peer_timeout=options.peer_timeout,
         http=http_settings(options),
@@ -140,7 +152,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     defaults = build_parser().parse_args(["serve", str(options.model)])
-    for name in ("tp", "rank", "context", "parallel", "cache_gib", "memory_reserve_gib"):
+    for name in ("tp", "rank", "context", "parallel", "cache_gib", "memory_reserve_gib", "dense", "experts"):
         setattr(defaults, name, getattr(options, name))
     defaults.master = "127.0.0.1"
     settings = serve_settings(defaults)

@@ -47,6 +47,11 @@ async def test_health_has_every_figure(server: Server) -> None:
         "prompt_tokens_total": 11,
         "completion_tokens_total": 22,
         "cached_tokens_total": 3,
+        "rounds_total": 0,
+        "drafted_total": 0,
+        "accepted_total": 0,
+        "kept_prompts": 0,
+        "kept_bytes": 0,
         "prefill_seconds_total": 1.5,
         "decode_seconds_total": 2.5,
         "context_length": 4096,
@@ -98,6 +103,8 @@ async def test_metrics_have_the_names_that_dashboards_read(server: Server) -> No
         )},
         **{f"tensorfold:{name}": "counter" for name in (
             "prompt_tokens", "generation_tokens", "prompt_tokens_cached", "client_disconnections",
+            "decode_rounds", "mtp_drafted", "mtp_accepted", "spec_decode_num_draft_tokens",
+            "spec_decode_num_accepted_tokens",
         )},
         **{f"tensorfold:{name}": "histogram" for name in (
             "request_latency_seconds", "time_to_first_token_seconds", "request_decode_seconds",
@@ -105,9 +112,11 @@ async def test_metrics_have_the_names_that_dashboards_read(server: Server) -> No
             "request_prefill_time_seconds",
         )},
         **{f"tensorfold_health:{name}": "counter" for name in (
-            "requests", "completion_tokens", "cached_tokens", "prefill_seconds", "decode_seconds",
+            "requests", "completion_tokens", "cached_tokens", "prefill_seconds", "decode_seconds", "rounds",
         )},
-        **{f"tensorfold_health:{name}": "gauge" for name in ("streams", "streams_max", "context_length")},
+        **{f"tensorfold_health:{name}": "gauge" for name in (
+            "streams", "streams_max", "context_length", "kept_prompts",
+        )},
     }  # fmt: skip
     assert "tensorfold:prompt_tokens_total 11.0" in response.text
     assert 'tensorfold_health:streams{state="filling"} 0.0' in response.text

@@ -21,6 +21,6 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def pair(miniature: pathlib.Path) -> Iterator[World]:
-    with running(miniature, 2) as world:
+    with running(miniature, 2, "--parallel", "4") as world:
         world.start_all()
         yield world

@@ -52,8 +52,12 @@ def test_streamed_and_unstreamed_replies_are_the_same_text_and_usage(client: Ope
     reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
     assert reasoning == message.reasoning_content
     assert len(reasoning) > 24
-    assert chunks[-1].usage == whole.usage
+    streamed = chunks[-1].usage
+    assert streamed is not None
     assert whole.usage is not None
+    # The second time the prompt is resumed, which is the one figure that differs.
+    streamed.prompt_tokens_details = whole.usage.prompt_tokens_details
+    assert streamed == whole.usage
     assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
     assert whole.usage.completion_tokens == 24
 
@@ -94,14 +98,18 @@ def post(pair: World, body: dict[str, object]) -> socket.socket:
     return connection
 
 
+def wait_until(pair: World, figure: str, value: int) -> None:
+    while health(pair)[figure] != value:
+        pass
+
+
 LONG = {"prompt": "On and on", "max_tokens": 4000, "ignore_eos": True}
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "unstreamed"])
 def test_a_client_that_leaves_frees_the_engine_at_once(client: OpenAI, pair: World, stream: bool) -> None:
     connection = post(pair, {**LONG, "stream": stream})
-    while health(pair)["requests_running"] != 1:
-        pass
+    wait_until(pair, "requests_running", 1)
     connection.close()
     started = time.monotonic()
     client.completions.create(model="miniature", prompt="Next", max_tokens=1)
@@ -119,20 +127,32 @@ def test_a_client_that_leaves_during_a_long_prompt_frees_the_engine(client: Open
     assert health(pair)["completion_tokens_total"] == int(str(before)) + 1
 
 
-def test_requests_queue_one_behind_another(client: OpenAI, pair: World) -> None:
-    first = post(pair, {**LONG, "max_tokens": 40, "stream": True})
-    while health(pair)["requests_running"] != 1:
-        pass
-    second = post(pair, {**LONG, "max_tokens": 1})
-    while health(pair)["requests_waiting"] != 1:
-        pass
+def test_four_requests_run_at_once_and_the_fifth_waits(client: OpenAI, pair: World) -> None:
+    running = [post(pair, {**LONG, "prompt": f"On and on {number}", "stream": True}) for number in range(4)]
+    wait_until(pair, "requests_running", 4)
+    waiting = post(pair, {**LONG, "max_tokens": 1})
+    wait_until(pair, "requests_waiting", 1)
     dropped = post(pair, {**LONG, "max_tokens": 2})
-    while health(pair)["requests_waiting"] != 2:
-        pass
+    wait_until(pair, "requests_waiting", 2)
     dropped.close()
-    while health(pair)["requests_waiting"] != 1:
-        pass
-    assert health(pair)["requests_running"] == 1
-    assert b"200 OK" in second.recv(200)
-    for connection in (first, second):
+    wait_until(pair, "requests_waiting", 1)
+    running.pop().close()
+    assert b"200 OK" in waiting.recv(200)
+    for connection in (*running, waiting):
         connection.close()
+    wait_until(pair, "requests_running", 0)
+
+
+def test_a_prompt_that_extends_another_resumes_on_both_ranks(client: OpenAI) -> None:
+    def ask(tokens: int) -> tuple[str, int, int]:
+        reply = client.completions.create(
+            model="miniature", prompt=list(range(100, 100 + tokens)), max_tokens=6, temperature=0
+        )
+        assert reply.usage is not None
+        assert reply.usage.prompt_tokens_details is not None
+        return reply.choices[0].text, reply.usage.prompt_tokens, reply.usage.prompt_tokens_details.cached_tokens or 0
+
+    first = ask(500)
+    assert first[2] == 0
+    assert ask(500) == (first[0], 500, 500)
+    assert ask(600)[2] == 448

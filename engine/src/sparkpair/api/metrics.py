@@ -112,6 +112,11 @@ class _Figures(Collector):
         yield _counter(
             PREFIX + "client_disconnections", "Clients that left before their reply ended", self._disconnections()
         )
+        yield _counter(PREFIX + "decode_rounds", "Rounds that verified windows", health.rounds_total)
+        for name in ("mtp_drafted", "spec_decode_num_draft_tokens"):
+            yield _counter(PREFIX + name, "Draft tokens verified", health.drafted_total)
+        for name in ("mtp_accepted", "spec_decode_num_accepted_tokens"):
+            yield _counter(PREFIX + name, "Draft tokens that became part of a reply", health.accepted_total)
         yield from self._health_figures()
 
     def _health_figures(self) -> Iterable[Metric]:
@@ -124,7 +129,10 @@ class _Figures(Collector):
         streams = GaugeMetricFamily(HEALTH_PREFIX + "streams", "Requests by state", labels=["state"])
         streams.add_metric(["decoding"], health.decoding)
         streams.add_metric(["filling"], health.filling)
+        streams.add_metric(["paused"], health.paused)
         yield streams
+        yield _counter(HEALTH_PREFIX + "rounds", "Rounds that verified windows", health.rounds_total)
+        yield _gauge(HEALTH_PREFIX + "kept_prompts", "Prompt states that can be resumed", health.kept_prompts)
         yield _gauge(HEALTH_PREFIX + "streams_max", "Requests that may run at once", health.max_streams)
         yield _gauge(
             HEALTH_PREFIX + "context_length", "Prompt-plus-reply window in tokens", self._engine.context_length
