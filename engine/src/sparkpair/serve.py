@@ -79,6 +79,7 @@ def prepare(settings: ServeSettings) -> Loadable:
         cache_bytes=int(settings.cache_gib * GIB),
         available=available,
         reserve_gib=available / 10 / GIB if reserve is None else reserve,
+        forms=settings.forms,
     )
     try:
         window = settle_window(plan, settings.context, config.max_position_embeddings)
@@ -99,6 +100,8 @@ def facts_to_compare(settings: ServeSettings, checkpoint: Checkpoint) -> dict[st
         "--tp": str(settings.tp),
         "--context": str(settings.context),
         "--parallel": str(settings.parallel),
+        "--dense": settings.forms.dense,
+        "--experts": settings.forms.experts,
     }
 
 
@@ -114,6 +117,7 @@ def load(loadable: Loadable, settings: ServeSettings, group: Group, check: Calla
         rank=settings.rank,
         dtype=DTYPE,
         device=DEVICE,
+        forms=settings.forms,
         progress=lambda _: check(),
     )
     return Glm5NextRank(loadable.config, weights, group)

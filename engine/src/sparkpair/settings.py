@@ -7,6 +7,7 @@ import dataclasses
 import pathlib
 
 from sparkpair.api.arguments import HttpSettings
+from sparkpair.checkpoint.forms import WeightForms
 from sparkpair.errors import UserError
 
 MAX_RANKS = 8
@@ -42,6 +43,7 @@ class ServeSettings:
     thinking: bool
     threads: int
     memory_reserve_gib: float | None
+    forms: WeightForms
     join_timeout: float
     peer_timeout: float
     http: HttpSettings

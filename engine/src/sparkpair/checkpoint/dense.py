@@ -63,6 +63,8 @@ def quantise_q4(matrix: Tensor, keep: slice) -> Q4Weight:
 def _q4_rows(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Codes uint8 [out, groups, 64], scales and lows bf16 [out, groups]."""
     groups = _grouped(matrix, Q4_COLUMNS)
+    # What fills up a short last group must not weigh in the search.
+    real = (torch.arange(groups[0].numel(), device=matrix.device) < matrix.shape[1]).view(groups.shape[1:])
     least, most = groups.amin(-1), groups.amax(-1)
     best: tuple[Tensor, Tensor, Tensor] | None = None
     best_error = torch.full_like(least, torch.inf)
@@ -72,7 +74,7 @@ def _q4_rows(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         step = scale.float().unsqueeze(-1)
         above = (groups - low.float().unsqueeze(-1)) / step.where(step > 0, 1.0)
         codes = above.round().clamp(0, _Q4_LEVELS)
-        error = (low.float().unsqueeze(-1) + codes * step - groups).square().sum(-1)
+        error = (low.float().unsqueeze(-1) + codes * step - groups).square().mul(real).sum(-1)
         found = (codes.to(torch.uint8), scale, low)
         better = error < best_error
         best = found if best is None else _choose(better, found, best)
