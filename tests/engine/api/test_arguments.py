@@ -32,3 +32,11 @@ def test_queue_is_unlimited_unless_told() -> None:
     assert parsed("--max-queued", "0").max_queued == 0
     with pytest.raises(UserError, match="--max-queued -1: at least 0"):
         parsed("--max-queued", "-1")
+
+
+def test_smoothing_is_off_unless_told_and_bounded() -> None:
+    assert parsed().stream_smooth_ms == 0
+    assert parsed("--stream-smooth-ms", "400").stream_smooth_ms == 400
+    for value in ("-1", "5001"):
+        with pytest.raises(UserError, match=f"--stream-smooth-ms {value}: between 0 and 5000"):
+            parsed(f"--stream-smooth-ms={value}")

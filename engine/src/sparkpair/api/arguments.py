@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from sparkpair.errors import UserError
 
+LONGEST_SMOOTH_MS = 5000
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
@@ -20,6 +22,7 @@ class HttpSettings:
     api_keys: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     api_key_file: pathlib.Path | None = None
     open_metrics: bool = False
+    stream_smooth_ms: int = 0
 
     def check(self) -> None:
         """Raise UserError naming the flag that is wrong, its value and what is allowed."""
@@ -29,6 +32,8 @@ class HttpSettings:
                 raise UserError(f"--cors-origin {origin}: expected an origin like https://page.example, or *")
         if self.max_queued is not None and self.max_queued < 0:
             raise UserError(f"--max-queued {self.max_queued}: at least 0")
+        if not 0 <= self.stream_smooth_ms <= LONGEST_SMOOTH_MS:
+            raise UserError(f"--stream-smooth-ms {self.stream_smooth_ms}: between 0 and {LONGEST_SMOOTH_MS}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "SPARKPAIR_API_KEY in the environment, a comma-separated list",
     )
     http.add_argument("--open-metrics", action="store_true", help="metrics need no key")
+    http.add_argument(
+        "--stream-smooth-ms",
+        type=int,
+        default=0,
+        metavar="MS",
+        help="hold streamed tokens back for up to so long, to tell bursts at an even pace (default: 0, off)",
+    )
 
 
 def http_settings(options: argparse.Namespace) -> HttpSettings:
@@ -72,6 +84,7 @@ def http_settings(options: argparse.Namespace) -> HttpSettings:
         api_keys=tuple(options.api_key),
         api_key_file=options.api_key_file,
         open_metrics=options.open_metrics,
+        stream_smooth_ms=options.stream_smooth_ms,
     )
     settings.check()
     return settings

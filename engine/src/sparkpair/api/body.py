@@ -2,19 +2,25 @@
 """A request's body: read within a limit, whether sized or chunked, and parsed as one JSON object.
 
 A body that is too large is refused as soon as that is known. The rest of it is not kept: the HTTP server
-reads it and throws it away, so that the connection stays usable.
+reads it and throws it away, so that the connection stays usable. All bodies together have a limit too, or a handful of
+large ones at once would take the memory that the model needs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from starlette.requests import Request
 
-from sparkpair.api.errors import ClientGone, body_too_large, invalid
+from sparkpair.api.errors import ClientGone, body_too_large, invalid, too_many_bodies
+
+MOST_AT_ONCE = 4
+"""Bodies of the largest size that may be held at the same time, or as many bytes of smaller ones."""
 
 OFF_LOOP_BYTES = 64 * 1024
 """Bodies from this size on are parsed in a thread, so that streams go on meanwhile."""
@@ -22,17 +28,45 @@ OFF_LOOP_BYTES = 64 * 1024
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
+class BodyRoom:
+    """Counts the bytes of all bodies that are being read or parsed."""
+
+    def __init__(self) -> None:
+        self._held = 0
+
+    @contextlib.contextmanager
+    def share(self, limit: int) -> Iterator[Callable[[int], None]]:
+        """A call that takes room for so many bytes more until the block ends; bodies may have `limit` bytes each.
+        It raises ApiError 429 when there is none.
+        """
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            if self._held + count > MOST_AT_ONCE * limit:
+                raise too_many_bodies()
+            self._held += count
+            taken += count
+
+        try:
+            yield take
+        finally:
+            self._held -= taken
+
+
 async def read_object(request: Request, limit: int) -> dict[str, Any]:
-    """The request's JSON object; an empty body counts as `{}`. Raises ApiError 400 or 413, or ClientGone."""
-    raw = await _read(request, limit)
-    if not raw:
-        return {}
-    if len(raw) < OFF_LOOP_BYTES:
-        return parse_object(raw)
-    return await asyncio.to_thread(parse_object, raw)
+    """The request's JSON object; an empty body counts as `{}`. Raises ApiError 400, 413 or 429, or ClientGone."""
+    room: BodyRoom = request.app.state.serving.body_room
+    with room.share(limit) as take:
+        raw = await _read(request, limit, take)
+        if not raw:
+            return {}
+        if len(raw) < OFF_LOOP_BYTES:
+            return parse_object(raw)
+        return await asyncio.to_thread(parse_object, raw)
 
 
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(request: Request, limit: int, take: Callable[[int], None]) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise body_too_large(limit)
@@ -46,6 +80,7 @@ async def _read(request: Request, limit: int) -> bytes:
         size += len(parts[-1])
         if size > limit:
             raise body_too_large(limit)
+        take(len(parts[-1]))
         if not message.get("more_body", False):
             return b"".join(parts)
 

@@ -125,6 +125,12 @@ def unavailable(message: str) -> ApiError:
     return ApiError(503, message, type=SERVER, headers=RETRY_AFTER)
 
 
+def too_many_bodies() -> ApiError:
+    """429: as many bytes of requests are being read as may."""
+    message = "the server is reading too many large requests; try again later"
+    return ApiError(429, message, type=RATE_LIMIT, code="rate_limit_exceeded", headers=RETRY_AFTER)
+
+
 def queue_full(running: int, waiting: int) -> ApiError:
     """429: as many requests run and wait as may."""
     message = f"the server is busy: {running} requests run and {waiting} may wait; try again later"

@@ -24,6 +24,9 @@ class ApiOptions:
     `keepalive_s` 0 turns the comments of idle streams off. While a call is being written a stream says so every
     `call_beat_s`. `cors_origins` are the web origins whose pages may read
     replies (`*`: any). `max_queued` requests may wait for a free lane, further ones are refused (None: no limit).
+    `stream_smooth_s` is for how long a streamed token may be held back to even out bursts (0: none is).
+    A client has `head_timeout_s` to send a request's headers, must send `body_rate` bytes of its body in every
+    `body_timeout_s`, and is gone when it takes nothing of a reply for `reader_timeout_s`.
     With `keys`, every route but health needs one; `open_metrics` lifts that for the metrics.
     """
 
@@ -40,3 +43,8 @@ class ApiOptions:
     max_queued: int | None = None
     keys: KeyRing = dataclasses.field(default_factory=KeyRing)
     open_metrics: bool = False
+    head_timeout_s: float = 30.0
+    body_timeout_s: float = 30.0
+    body_rate: int = 4096
+    reader_timeout_s: float = 60.0
+    stream_smooth_s: float = 0.0

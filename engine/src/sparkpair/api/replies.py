@@ -71,7 +71,7 @@ class GenerationResponse(Response):
         async with (
             writer.every(options.keepalive_s, lambda: COMMENT),
             writer.every(options.call_beat_s, lambda: dialect.waiting() if generation.writing_call else b""),
-            contextlib.aclosing(generation.pieces()) as pieces,
+            contextlib.aclosing(self._serving.stream_pieces(generation)) as pieces,
         ):
             try:
                 async for piece in pieces:

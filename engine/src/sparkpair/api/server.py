@@ -18,6 +18,9 @@ from sparkpair.api.serving import Serving
 from sparkpair.errors import UserError
 
 GRACE_S = 5
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept, longer than the pools of common clients keep theirs: who closes first never
+sends a request into a connection that is being closed."""
 """How long connections may take to end once the server stops."""
 
 
@@ -106,6 +109,7 @@ async def serve_sockets(
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     server = _Server(config, on_ready)
     running = asyncio.create_task(server.serve(sockets))

@@ -12,25 +12,28 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 
+from sparkpair.api.body import BodyRoom
 from sparkpair.api.errors import context_exceeded, invalid, queue_full, unavailable
-from sparkpair.api.generation import Generation
+from sparkpair.api.generation import Generation, ReplyEnd
 from sparkpair.api.metrics import Metrics
 from sparkpair.api.notices import Notices
 from sparkpair.api.options import ApiOptions
 from sparkpair.api.params import ChatParams, CompletionParams, ReplyParams
+from sparkpair.api.playout import SingleTokens, smoothed
 from sparkpair.api.response_store import ResponseStore
 from sparkpair.chat.call_block import CLOSE
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.chat.decoder import ReplyDecoder
 from sparkpair.chat.memory import ReasoningMemory
 from sparkpair.chat.messages import text_length
+from sparkpair.chat.pieces import Piece
 from sparkpair.chat.reasoning import THINK_CLOSE
 from sparkpair.chat.steering import Route, Steering
 from sparkpair.chat.template import TemplateError
 from sparkpair.chat.tool_calls import CallParser
-from sparkpair.request import Engine, EngineError, GenerationRequest
+from sparkpair.request import Engine, EngineError, GenerationRequest, Reply
 
 OFF_LOOP_CHARACTERS = 32 * 1024
 """Prompts from this size on are rendered and encoded in a thread, so that streams go on meanwhile."""
@@ -54,12 +57,14 @@ class Serving:
         self.options = options
         self.checkpoint = checkpoint
         self.notices = Notices()
+        self.body_room = BodyRoom()
         self.memory = ReasoningMemory()
         self.responses = ResponseStore()
         self.started = int(time.time())
         self.metrics = Metrics(engine, lambda: sum(generation.tokens_so_far for generation in self._running))
         self._running: set[Generation] = set()
         self._stopping = False
+        self._smooths = options.stream_smooth_s > 0
 
     async def chat_work(self, params: ChatParams) -> Work:
         """Render a conversation and check that it fits. Raises ApiError."""
@@ -96,9 +101,10 @@ class Serving:
         if self._stopping:
             raise unavailable("the server is stopping")
         self._admit()
+        submit = self._submit_singly if work.params.stream and self._smooths else self.engine.submit
         try:
             generation = Generation(
-                self.engine.submit, work.request, work.decoder, work.steering, self.metrics, self.memory.remember
+                submit, work.request, work.decoder, work.steering, self.metrics, self.memory.remember
             )
         except EngineError as error:
             raise unavailable(str(error)) from error
@@ -108,6 +114,13 @@ class Serving:
         finally:
             self._running.discard(generation)
             generation.cancel()
+
+    def stream_pieces(self, generation: Generation) -> AsyncGenerator[Piece | ReplyEnd]:
+        """A generation's pieces at the pace at which a stream tells them."""
+        return smoothed(generation.pieces(), self.options.stream_smooth_s) if self._smooths else generation.pieces()
+
+    def _submit_singly(self, request: GenerationRequest) -> Reply:
+        return SingleTokens(self.engine.submit(request))
 
     def _admit(self) -> None:
         """Refuse what would have to wait behind as many as may wait.
