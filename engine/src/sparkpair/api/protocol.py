@@ -135,7 +135,8 @@ class Connection(HttpToolsProtocol):
     def refuse(self, error: ApiError) -> None:
         """Answer with an error and close; close alone if a reply has begun."""
         if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
-            response = error_response(error, None if self._in_head else self.scope)
+            known = self.scope is not None and "path" in self.scope
+            response = error_response(error, dict(self.scope) if known else None)
             headers = [*response.raw_headers, (b"connection", b"close")]
             status = b"HTTP/1.1 %d %s" % (error.status, HTTPStatus(error.status).phrase.encode())
             lines = [status, *(name + b": " + value for name, value in headers), b"", b""]
