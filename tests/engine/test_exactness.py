@@ -24,6 +24,7 @@ from sparkpair.request import FinishedEvent, GenerationRequest, SamplingParams, 
 from sparkpair.stream import Stream
 
 from tests.engine.model.configurations import random_text_config
+from tests.engine.model.conftest import DEVICE
 
 Reply = tuple[tuple[int, ...], str]
 
@@ -35,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Glm5NextRank:
     document = miniature_document({"text_config": random_text_config(7)})
     document["text_config"]["pad_token_id"] = 0
     write_weights(directory, document, 7, frozenset(range(320)))
-    return load_rank(directory, SoloGroup())
+    return load_rank(directory, SoloGroup(), DEVICE)
 
 
 def requests() -> list[GenerationRequest]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import check_world
@@ -14,6 +16,8 @@ from sparkpair.settings import ServeSettings
 
 def check_model(settings: ServeSettings) -> tuple[TextConfig, Checkpoint]:
     """The configuration and the files of the checkpoint. Raises UserError naming what does not fit the settings."""
+    if settings.device != "cpu" and not torch.cuda.is_available():
+        raise UserError(f"--device {settings.device}: torch {torch.__version__} sees no GPU here; use --device cpu")
     config = load_text_config(settings.model)
     checkpoint = Checkpoint(settings.model)
     check_world(config, settings.tp)

@@ -66,6 +66,7 @@ def _serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fill-budget-ms", type=int, default=200, metavar="MS", help="prompt reading beside decoding")
     parser.add_argument("--max-tokens", type=int, default=32768, metavar="N", help="reply budget when none is named")
     parser.add_argument("--thinking", action=argparse.BooleanOptionalAction, default=True, help="think by default")
+    parser.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (default %(default)s)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="CPU threads")
     parser.add_argument("--join-timeout", type=float, default=600.0, metavar="S", help="wait for the other ranks")
     parser.add_argument("--peer-timeout", type=float, default=300.0, metavar="S", help="a rank later than this is lost")
@@ -127,6 +128,7 @@ def serve_settings(options: argparse.Namespace) -> ServeSettings:
         max_tokens=options.max_tokens,
         thinking=options.thinking,
         threads=options.threads,
+        device=options.device,
         memory_reserve_gib=options.memory_reserve_gib,
         forms=WeightForms(dense=options.dense, experts=options.experts),
         join_timeout=options.join_timeout,

@@ -29,7 +29,7 @@ from sparkpair.checked import check_model
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.control import FollowerLink, Leader, listen
-from sparkpair.comm.group import GlooGroup, Group, SoloGroup, host_store, reach_store
+from sparkpair.comm.group import Group, SoloGroup, TensorGroup, host_store, reach_store
 from sparkpair.comm.lockstep import StepRunner
 from sparkpair.drafting.policy import CopyDrafting
 from sparkpair.engine import CHUNK_ROWS, EngineSettings, LeaderEngine, follow
@@ -41,9 +41,8 @@ from sparkpair.model.config import TextConfig
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.settings import ServeSettings
 
-# CPU arithmetic is fp32: the reference path, on which every number of ranks gives the same greedy tokens.
+# Arithmetic is fp32: the reference path, on which every number of ranks gives the same greedy tokens.
 DTYPE = torch.float32
-DEVICE = torch.device("cpu")
 
 MIB = 2**20
 
@@ -116,7 +115,7 @@ def load(loadable: Loadable, settings: ServeSettings, group: Group, check: Calla
         world=settings.tp,
         rank=settings.rank,
         dtype=DTYPE,
-        device=DEVICE,
+        device=torch.device(settings.device),
         forms=settings.forms,
         progress=lambda _: check(),
     )
@@ -184,7 +183,7 @@ def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started
         raise
 
 
-def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, GlooGroup, int]:
+def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, TensorGroup, int]:
     """Wait for the other ranks and open the tensor group with them."""
     leader = Leader(settings.master, settings.master_port, settings.tp)
     say(f"waiting for {settings.tp - 1} other rank(s) at {settings.master}:{settings.master_port}")
@@ -195,7 +194,14 @@ def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, GlooGr
     leader.broadcast({"welcome": {"window": window, "store_port": port}})
     store = host_store(meeting, settings.tp)
     try:
-        group = GlooGroup(store, 0, settings.tp, leader.address, settings.peer_timeout)
+        group = TensorGroup(
+            store,
+            0,
+            settings.tp,
+            address=leader.address,
+            timeout_s=settings.peer_timeout,
+            device=torch.device(settings.device),
+        )
     except RuntimeError:
         raise leader.verdict() from None
     return leader, group, window
@@ -280,7 +286,14 @@ def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, start
             "welcome"
         ]
         store = reach_store(settings.master, int(welcome["store_port"]), settings.tp)
-        group = GlooGroup(store, settings.rank, settings.tp, link.local_address, settings.peer_timeout)
+        group = TensorGroup(
+            store,
+            settings.rank,
+            settings.tp,
+            address=link.local_address,
+            timeout_s=settings.peer_timeout,
+            device=torch.device(settings.device),
+        )
         model = load(loadable, settings, group, lambda: None)
         seconds = time.monotonic() - started
         say(f"rank {settings.rank} ready in {seconds:.1f} s")

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 
 from sparkpair.api.arguments import HttpSettings
 from sparkpair.checkpoint.forms import WeightForms
 from sparkpair.errors import UserError
 
 MAX_RANKS = 8
+DEVICE_FORM = re.compile(r"cpu|cuda(:\d+)?")
 MAX_PARALLEL = 8
 MAX_WINDOW = 64
 MAX_COPY = 15
@@ -42,6 +44,7 @@ class ServeSettings:
     max_tokens: int
     thinking: bool
     threads: int
+    device: str
     memory_reserve_gib: float | None
     forms: WeightForms
     join_timeout: float
@@ -74,6 +77,8 @@ class ServeSettings:
                 raise UserError(f"{flag} {number}: between {least} and {most}")
         if self.window < self.parallel:
             raise UserError(f"--window {self.window}: at least one row for each of the {self.parallel} requests")
+        if not DEVICE_FORM.fullmatch(self.device):
+            raise UserError(f"--device {self.device}: cpu, cuda, or one GPU as cuda:0")
         if not self.name.strip():
             raise UserError("--name is empty: clients need a model id")
         for flag, seconds in (("--join-timeout", self.join_timeout), ("--peer-timeout", self.peer_timeout)):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from collections.abc import Callable
 
@@ -17,6 +18,9 @@ from tests.engine.model.configurations import random_text_config
 
 # One thread: the tensors are tiny, and waking a second thread costs more than it computes.
 torch.set_num_threads(1)
+
+# The same tests run on a GPU: SPARKPAIR_TEST_DEVICE=cuda.
+DEVICE = os.environ.get("SPARKPAIR_TEST_DEVICE", "cpu")
 
 WriteCheckpoint = Callable[[int], pathlib.Path]
 
@@ -41,7 +45,7 @@ def write_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> WriteCheckpoin
 @pytest.fixture
 def solo_model(write_checkpoint: WriteCheckpoint) -> Callable[[int], Glm5NextRank]:
     """Loads a seed's model on one rank."""
-    return lambda seed: load_rank(write_checkpoint(seed), SoloGroup())
+    return lambda seed: load_rank(write_checkpoint(seed), SoloGroup(), DEVICE)
 
 
 def random_ids(seed: int, count: int) -> list[int]:

@@ -15,7 +15,7 @@ from sparkpair.comm.group import SoloGroup
 from sparkpair.logits import all_logits, load_rank
 from sparkpair.model.glm5_next import Glm5NextRank
 
-from tests.engine.model.conftest import WriteCheckpoint, random_ids
+from tests.engine.model.conftest import DEVICE, WriteCheckpoint, random_ids
 
 # Shorter than a convolution, within a pool, around the 64-token chunk, across two and three chunks.
 LENGTHS = (1, 3, 17, 63, 64, 65, 130, 200)
@@ -42,10 +42,10 @@ def test_prefill_and_decode_equal_the_reference(seed: int, write_checkpoint: Wri
     directory = write_checkpoint(seed)
     ids = random_ids(seed, LENGTHS[seed % len(LENGTHS)])
     expected = reference_logits(directory, ids)
-    model = load_rank(directory, SoloGroup())
+    model = load_rank(directory, SoloGroup(), DEVICE)
     assert expected.std() > 1, "the reference's logits are flat, so agreeing with them would say little"
-    assert (all_logits(model, ids, step=False) - expected).abs().max() <= TOLERANCE
-    assert (all_logits(model, ids, step=True) - expected).abs().max() <= TOLERANCE
+    for step in (False, True):
+        assert (all_logits(model, ids, step=step).cpu() - expected).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("cuts", [[64], [37], [64, 128, 129], [1, 2, 3, 100]], ids=str)
@@ -60,7 +60,7 @@ def test_a_prompt_absorbed_in_pieces_equals_one_absorbed_whole(
     pieces = []
     for start, stop in zip([0, *cuts], [*cuts, len(ids)], strict=True):
         span = Span(slice(0, stop - start), state, decode=False)
-        pieces.append(model.forward(torch.tensor(ids[start:stop]), [span], list(range(stop - start))))
+        pieces.append(model.forward(torch.tensor(ids[start:stop], device=DEVICE), [span], list(range(stop - start))))
     assert (torch.cat(pieces) - whole).abs().max() <= TOLERANCE
 
 
@@ -72,7 +72,7 @@ def test_two_sequences_in_one_batch_equal_each_alone(solo_model: Callable[[int],
         Span(slice(0, len(first)), model.new_state(), decode=False),
         Span(slice(len(first), len(first) + len(second)), model.new_state(), decode=False),
     ]
-    together = model.forward(torch.tensor(first + second), spans, list(range(len(first) + len(second))))
+    together = model.forward(torch.tensor(first + second, device=DEVICE), spans, list(range(len(first) + len(second))))
     assert (together - torch.cat(alone)).abs().max() <= TOLERANCE
 
 

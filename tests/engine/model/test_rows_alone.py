@@ -13,7 +13,7 @@ from sparkpair import kernels
 from sparkpair.cache.state import SequenceState, Span
 from sparkpair.model.glm5_next import Glm5NextRank
 
-from tests.engine.model.conftest import random_ids
+from tests.engine.model.conftest import DEVICE, random_ids
 
 Load = Callable[[int], Glm5NextRank]
 
@@ -23,7 +23,7 @@ SEEDS = (0, 1, 2)
 
 def absorb(model: Glm5NextRank, state: SequenceState, ids: list[int], *, decode: bool = False) -> torch.Tensor:
     span = Span(slice(0, len(ids)), state, decode=decode)
-    logits = model.forward(torch.tensor(ids), [span], list(range(len(ids))))
+    logits = model.forward(torch.tensor(ids, device=DEVICE), [span], list(range(len(ids))))
     state.commit(len(ids))
     return logits
 
@@ -66,7 +66,7 @@ def test_rejected_rows_leave_no_trace(seed: int, kept: int, solo_model: Load) ->
         right = reply[at : at + kept]
         window = right + wrong[at : at + 6 - len(right)]
         span = Span(slice(0, len(window)), drafted_state, decode=True)
-        found.append(model.forward(torch.tensor(window), [span], list(range(len(right)))))
+        found.append(model.forward(torch.tensor(window, device=DEVICE), [span], list(range(len(right)))))
         drafted_state.commit(len(right))
     assert torch.equal(torch.cat(found), serial)
     assert drafted_state.position == serial_state.position
@@ -95,7 +95,7 @@ def test_requests_decoded_and_filled_together_have_the_bits_of_each_alone(seed: 
     ]:
         spans.append(Span(slice(len(tokens), len(tokens) + len(rows)), state, decode=decode))
         tokens.extend(rows)
-    together = model.forward(torch.tensor(tokens), spans, list(range(len(tokens))))
+    together = model.forward(torch.tensor(tokens, device=DEVICE), spans, list(range(len(tokens))))
     assert torch.equal(together, torch.cat(alone))
 
 

@@ -164,6 +164,7 @@ def test_a_damaged_checkpoint_is_one_line_with_the_path_and_no_trace(
         (["--parallel", "8", "--window", "4"], "--window 4: at least one row for each of the 8 requests"),
         (["--copy-max", "16"], "--copy-max 16: between 0 and 15"),
         (["--name", " "], "--name is empty"),
+        (["--device", "tpu"], "--device tpu: cpu, cuda, or one GPU as cuda:0"),
         (["--peer-timeout", "0"], "--peer-timeout 0"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
     ],

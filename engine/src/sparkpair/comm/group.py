@@ -16,9 +16,8 @@ from torch import Tensor, distributed
 
 from sparkpair.checkpoint.split import share
 
-# torch's bindings of both classes carry no types.
+# torch's bindings carry no types.
 _bindings: Any = distributed
-ProcessGroupGloo = _bindings.ProcessGroupGloo
 Store = _bindings.TCPStore
 
 
@@ -68,21 +67,31 @@ def reach_store(address: str, port: int, world: int) -> Any:
     return Store(address, port, world, is_master=False)
 
 
-class GlooGroup:
-    """Ranks on CPU over TCP.
+class TensorGroup:
+    """Ranks that exchange tensors on `device`: over TCP through gloo on CPUs, through NCCL on NVIDIA GPUs.
 
-    `address` is this rank's own address on the link, given explicitly because gloo would otherwise resolve the host
+    `address` is this rank's own address on the link. gloo is told of it, because it would otherwise resolve the host
     name, which on many machines is an alias of loopback. Operations raise RuntimeError when a peer is gone or does not
     answer within `timeout_s`.
     """
 
-    def __init__(self, store: Any, rank: int, world: int, address: str, timeout_s: float) -> None:
+    def __init__(
+        self, store: Any, rank: int, world: int, *, address: str, timeout_s: float, device: torch.device
+    ) -> None:
         self.rank = rank
         self.world = world
-        options = ProcessGroupGloo._Options()
-        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
-        options._timeout = datetime.timedelta(seconds=timeout_s)
-        self._group = ProcessGroupGloo(store, rank, world, options)
+        self._device = device
+        timeout = datetime.timedelta(seconds=timeout_s)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            options = _bindings.ProcessGroupNCCL.Options()
+            options._timeout = timeout
+            self._group = _bindings.ProcessGroupNCCL(store, rank, world, options)
+        else:
+            options = _bindings.ProcessGroupGloo._Options()
+            options._devices = [_bindings.ProcessGroupGloo.create_device(hostname=address)]
+            options._timeout = timeout
+            self._group = _bindings.ProcessGroupGloo(store, rank, world, options)
 
     def _gather(self, tensor: Tensor) -> list[Tensor]:
         parts = [torch.empty_like(tensor) for _ in range(self.world)]
@@ -108,4 +117,4 @@ class GlooGroup:
 
     def gather_numbers(self, numbers: list[int]) -> list[list[int]]:
         """See Group."""
-        return [part.tolist() for part in self._gather(torch.tensor(numbers, dtype=torch.int64))]
+        return [part.tolist() for part in self._gather(torch.tensor(numbers, dtype=torch.int64, device=self._device))]

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from sparkpair.comm.control import listen
-from sparkpair.comm.group import GlooGroup, host_store, reach_store
+from sparkpair.comm.group import TensorGroup, host_store, reach_store
 
 LOOPBACK = "127.0.0.1"
 
@@ -24,6 +26,6 @@ def join_store(port: int, world: int) -> Any:
     return reach_store(LOOPBACK, port, world)
 
 
-def local_group(store: Any, rank: int, world: int) -> GlooGroup:
-    """This process's place in the group."""
-    return GlooGroup(store, rank, world, LOOPBACK, TIMEOUT_S)
+def local_group(store: Any, rank: int, world: int) -> TensorGroup:
+    """This process's place in the group, on CPU."""
+    return TensorGroup(store, rank, world, address=LOOPBACK, timeout_s=TIMEOUT_S, device=torch.device("cpu"))
