@@ -6,7 +6,7 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from sparkpair.checkpoint.rank_weights import is_backbone
+from sparkpair.checkpoint.rank_weights import is_backbone, is_mtp, is_vision, parameter_count
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.model.config import load_document, load_text_config
 
@@ -17,14 +17,14 @@ def describe(model: pathlib.Path) -> dict[str, Any]:
     config = load_text_config(model)
     checkpoint = Checkpoint(model)
     stored: dict[str, int] = {}
-    parameters = backbone = 0
+    parameters = backbone = mtp = vision = 0
     for name, entry in checkpoint.entries.items():
         stored[entry.dtype] = stored.get(entry.dtype, 0) + entry.nbytes
-        count = 1
-        for width in entry.shape:
-            count *= width
+        count = parameter_count(name, entry)
         parameters += count
         backbone += count if is_backbone(config, name) else 0
+        mtp += count if is_mtp(config, name) else 0
+        vision += count if is_vision(name) else 0
     return {
         "model": str(model),
         "architecture": document.get("architectures", ["unknown"])[0],
@@ -44,6 +44,8 @@ def describe(model: pathlib.Path) -> dict[str, Any]:
         "index_kpool": config.index_kpool,
         "parameters": parameters,
         "parameters_backbone": backbone,
+        "parameters_mtp": mtp,
+        "parameters_vision": vision,
         "files": len(checkpoint.files),
         "bytes_by_dtype": stored,
         "digest": checkpoint.digest(),
@@ -65,6 +67,8 @@ def render(found: dict[str, Any]) -> str:
         "indexer": f"{found['index_topk']} tokens in pools of {found['index_kpool']}",
         "parameters": f"{found['parameters'] / 1e6:.2f} million",
         "backbone": f"{found['parameters_backbone'] / 1e6:.2f} million",
+        "MTP layer": f"{found['parameters_mtp'] / 1e6:.2f} million",
+        "vision tower": f"{found['parameters_vision'] / 1e6:.2f} million",
         "stored": f"{stored} in {found['files']} files",
         "digest": found["digest"],
     }

@@ -14,7 +14,7 @@ from torch import Tensor
 from sparkpair import kernels
 from sparkpair.checkpoint import dense, exl3
 from sparkpair.checkpoint.forms import WeightForms
-from sparkpair.checkpoint.safetensors import Checkpoint
+from sparkpair.checkpoint.safetensors import Checkpoint, TensorEntry
 from sparkpair.checkpoint.split import rank_part
 from sparkpair.kernels.weights import FP8_COLUMNS, Q4_COLUMNS, Exl3Weight, Weight
 from sparkpair.model.config import TextConfig
@@ -197,6 +197,15 @@ def _held_bytes(checkpoint: Checkpoint, config: TextConfig, layout: Layout, name
     if form == "bf16":
         return _elements(parts) * layout.dtype_of(name).itemsize
     return (dense.fp8_bytes if form == "fp8" else dense.q4_bytes)(parts[0].stop - parts[0].start, parts[1])
+
+
+def parameter_count(name: str, entry: TensorEntry) -> int:
+    """Weights of the model that a stored tensor stands for; scales and signs of a quantised matrix are none."""
+    if name.endswith(_SCALE):
+        return 0
+    if exl3.is_exl3_part(name):
+        return exl3.decoded_elements(math.prod(entry.shape), entry) if name.endswith(".trellis") else 0
+    return math.prod(entry.shape)
 
 
 def is_backbone(config: TextConfig, name: str) -> bool:

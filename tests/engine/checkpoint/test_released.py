@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The released checkpoints, as far as shapes go: what they hold, what a rank of two holds, and what loading costs."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from sparkpair.checkpoint.forms import WeightForms
+from sparkpair.checkpoint.miniature import write_miniature
+from sparkpair.checkpoint.rank_weights import Layout, is_backbone, is_mtp, is_vision, rank_bytes
+from sparkpair.checkpoint.safetensors import Checkpoint
+from sparkpair.cli import main
+from sparkpair.memory import plan_memory
+from sparkpair.model.config import load_text_config
+
+from tests.engine.checkpoint.released import write_released
+
+PACKED = WeightForms(experts="packed")
+
+
+@pytest.fixture(scope="module")
+def exl3(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("released") / "exl3"
+    write_released(directory, "exl3")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def opened(exl3: pathlib.Path) -> Checkpoint:
+    return Checkpoint(exl3)
+
+
+def stored(checkpoint: Checkpoint, world: int, wanted: Callable[[str], bool]) -> int:
+    config = load_text_config(checkpoint.directory)
+    return rank_bytes(checkpoint, config, Layout(world, 0, torch.bfloat16, PACKED), wanted).stored
+
+
+def read_characters() -> int:
+    """Bytes this process has read from files so far."""
+    return int(pathlib.Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("store", ["exl3", "bf16"])
+def test_info_counts_the_published_parameters_without_reading_data(
+    store: str, exl3: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = exl3
+    if store == "bf16":
+        directory = tmp_path / "bf16"
+        write_released(directory, "bf16")
+    before = read_characters()
+    assert main(["info", str(directory), "--json"]) == 0
+    assert read_characters() - before < 250e6
+    found = json.loads(capsys.readouterr().out)
+    assert found["layers"] == {"kda": 34, "dsa": 11, "dense": 3, "moe": 42, "mtp": 1}
+    assert found["parameters_backbone"] / 1e9 == pytest.approx(313.327, abs=5e-4)
+    assert found["parameters_mtp"] == 7_432_592_416
+    assert found["parameters_vision"] / 1e6 == pytest.approx(563.6, abs=0.05)
+    assert found["parameters"] / 1e9 == pytest.approx(321.323, abs=5e-4)
+    size = sum(path.stat().st_size for path in directory.glob("*.safetensors")) / 1e9
+    assert size == pytest.approx({"exl3": 175.62, "bf16": 642.6}[store], abs=0.06)
+
+
+def test_a_rank_of_two_reads_the_derived_bytes(opened: Checkpoint) -> None:
+    config = load_text_config(opened.directory)
+
+    def text(name: str) -> bool:
+        return is_backbone(config, name) or is_mtp(config, name)
+
+    def outer(name: str) -> bool:
+        return name in ("lm_head.weight", "model.language_model.embed_tokens.weight")
+
+    def routed(name: str) -> bool:
+        return ".experts." in name
+
+    assert stored(opened, 2, routed) / 1e9 == pytest.approx(78.29, abs=5e-3)
+    assert stored(opened, 2, lambda name: routed(name) and is_backbone(config, name)) / 1e9 == pytest.approx(
+        76.47, abs=5e-3
+    )
+    dense = stored(opened, 2, lambda name: text(name) and not routed(name) and not outer(name))
+    assert dense / 2e9 == pytest.approx(4.092, abs=2e-3)
+    without = stored(opened, 2, lambda name: is_backbone(config, name) and not routed(name) and not outer(name))
+    assert without / 2e9 == pytest.approx(3.974, abs=2e-3)
+    assert stored(opened, 2, outer) / 1e9 == pytest.approx(1.903, abs=5e-4)
+    assert stored(opened, 2, text) / 1e9 == pytest.approx(88.38, abs=1e-2)
+    assert stored(opened, 2, is_vision) / 2**30 == pytest.approx(1.05, abs=5e-3)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_memory_plan_of_two_ranks(opened: Checkpoint, rank: int) -> None:
+    config = load_text_config(opened.directory)
+    plans = {}
+    for dense in ("bf16", "fp8", "q4"):
+        plans[dense] = plan_memory(
+            opened,
+            config,
+            world=2,
+            rank=rank,
+            dtype=torch.bfloat16,
+            parallel=4,
+            chunk_rows=1024,
+            available=119 * 2**30,
+            reserve_gib=14.5,
+            cache_bytes=0,
+            forms=WeightForms(dense=dense, experts="packed"),
+        )
+    # Without the MTP layer; routers and a few others are held in fp32.
+    assert plans["bf16"].weights / 1e9 == pytest.approx(76.47 + 2 * 3.974 + 1.903, abs=0.12)
+    assert plans["bf16"].per_stream == 71_303_168 + 2_506_752
+    # Dense weights without embedding, indexer and absorbed maps shrink to about half and to under a third.
+    saved = [(plans["bf16"].weights - plans[dense].weights) / 1e9 for dense in ("fp8", "q4")]
+    assert 3.5 < saved[0] < 4.2
+    assert 5.0 < saved[1] < 6.2
+
+
+LOADER = """
+import pathlib, sys, threading
+import torch
+from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.checkpoint.safetensors import Checkpoint
+from sparkpair.comm.group import SoloGroup
+from sparkpair.model.config import load_text_config
+from sparkpair.model.glm5_next import Glm5NextRank
+
+def status(name):
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+def watch():
+    while not done.is_set():
+        peaks.append(status("RssAnon"))
+
+torch.set_num_threads(1)
+directory = pathlib.Path(sys.argv[1])
+config, checkpoint = load_text_config(directory), Checkpoint(directory)
+weights = RankWeights(checkpoint, config, world=6, rank=1, dtype=torch.float32, device=torch.device("cpu"))
+before, whole_before = status("RssAnon"), status("VmRSS")
+peaks, done = [before], threading.Event()
+watcher = threading.Thread(target=watch)
+watcher.start()
+model = Glm5NextRank(config, weights, SoloGroup())
+done.set()
+watcher.join()
+print(weights.bytes_read, weights.bytes_held, max(peaks) - before, status("VmHWM") - whole_before)
+"""
+
+
+def test_loading_a_rank_needs_little_more_than_what_it_holds(tmp_path: pathlib.Path) -> None:
+    wide = {"intermediate_size": 65_536, "num_hidden_layers": 4, "num_nextn_predict_layers": 0}
+    write_miniature(tmp_path / "m", seed=1, overrides={"text_config": wide})
+    whole = sum(path.stat().st_size for path in (tmp_path / "m").glob("*.safetensors"))
+    result = subprocess.run(
+        [sys.executable, "-c", LOADER, str(tmp_path / "m")], capture_output=True, text=True, check=True
+    )
+    read, held, own, with_files = (int(word) for word in result.stdout.split())
+    assert whole > 300e6
+    assert read < whole / 5
+    # Beside what is held, one tensor's part in two forms at a time: a sixth of 256 x 65536 weights.
+    assert held * 0.9 < own < held + 2 * 4 * 256 * 65_536 / 6 + 16 * 2**20
+    # The files are mapped; pages that were touched count until the system takes them back, whole files never do.
+    assert with_files < own + 0.6 * whole
