@@ -31,7 +31,7 @@ class ActionModule(ActionBase):
         plan = plain(variables["__settings_resolved"]["plan"])
         link = plain(variables["__roce_link_addresses"]["link"])
         ports = plain(variables["__preflight_report"]["ports"])
-        known = {entry["host"]: _known(variables["hostvars"][entry["host"]]) for entry in plan["ranks"]}
+        known = {entry["host"]: _contract.known(variables["hostvars"][entry["host"]]) for entry in plan["ranks"]}
         documents = {host: _contract.document(plan, host, known[host], link, ports) for host in known}
         entry = _plan.rank_of(plan, own)
         spec = documents[own]
@@ -51,11 +51,3 @@ class ActionModule(ActionBase):
             "local_url": engine.base_url(head.settings["host"], ports["port"]),
             "advertised_url": engine.base_url(link["advertised"], ports["port"]),
         }
-
-
-def _known(variables: Any) -> _contract.Host:
-    """Return what the roles before have registered for a host."""
-    probe = plain(variables["__preflight_probe"]["probe"])
-    written = plain(variables.get("__weights_checkpoint") or {})
-    settings = plain(variables["__settings_resolved"]["settings"])
-    return _contract.Host(settings, probe, written.get("checkpoint") or probe["checkpoint"])

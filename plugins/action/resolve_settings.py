@@ -16,7 +16,15 @@ from typing import Any
 import yaml
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.sparkpair.serving.plugins.module_utils import _plan, _rules, _settings, _types
+from ansible_collections.sparkpair.serving.plugins.module_utils import (
+    _effective,
+    _licences,
+    _plan,
+    _recorded,
+    _rules,
+    _settings,
+    _types,
+)
 from ansible_collections.sparkpair.serving.plugins.module_utils._mistakes import (
     Given,
     Mistake,
@@ -42,7 +50,9 @@ class ActionModule(ActionBase):
         """Return this host's settings and the plan, or the failure with every mistake of every host."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        _, arguments = self.validate_argument_spec({"whole_pair": {"type": "bool", "default": True}})
+        _, arguments = self.validate_argument_spec(
+            {"whole_pair": {"type": "bool", "default": True}, "planning": {"type": "bool", "default": False}}
+        )
         own = variables["inventory_hostname"]
         declared = _settings.declarations(_read("argument_specs.yml"), _read("limits.yml"))
 
@@ -55,16 +65,29 @@ class ActionModule(ActionBase):
         settings, wrong = _settings.resolve(declared, given)
         mistakes += wrong
         connections = {host: str(variables["hostvars"][host].get("ansible_host", host)) for host in hosts}
-        for host in hosts:
-            fabric = _rules.fabric_address(settings[host]["fabric_address"], connections[host])
-            settings[host]["fabric_address"] = fabric
-            settings[host]["served_name"] = _plan.served_name(settings[host])
+        completed, reasons = _effective.complete(settings, connections)
+        recorded = None
         if hosts:
-            mistakes += _new(_rules.check(hosts, settings, given), mistakes)
+            common = completed[hosts[0]]
+            mistakes += _new(_rules.check(hosts, completed, given), mistakes)
+            mistakes += _settings.of_another_engine(declared, given, common["engine"])
+            mistakes += _rules.for_this_run(hosts, common, given, planning=arguments["planning"])
+            if arguments["planning"] and common["recorded_facts"]:
+                recorded, problems = _recorded_facts(common["recorded_facts"], hosts)
+                mistakes += _rules.recorded(hosts, given, problems)
         if mistakes:
             return {"failed": True, **_failure(mistakes, own, variables["ansible_play_hosts_all"][0])}
-        plan = _plan.build(hosts, settings, connections)
-        return {"changed": False, "settings": settings[own], "plan": plan}
+        plan = _plan.build(hosts, completed, connections)
+        plan["licences"] = [licence.as_data() for licence in _licences.apply_to(common)]
+        result = {
+            "changed": False,
+            "settings": completed[own],
+            "origins": _effective.origins(declared.values(), given[own], completed[own], reasons[own]),
+            "plan": plan,
+            "recorded": recorded,
+        }
+        notes = _rules.notes(hosts, common, given) if own == variables["ansible_play_hosts_all"][0] else []
+        return {**result, **({"warnings": notes} if notes else {})}
 
     def _given(self, host: str, variables: Mapping[str, Any]) -> dict[str, Given]:
         """Return what was set for `host`, by full name: its own variables, then those of the play and the
@@ -102,6 +125,18 @@ def _failure(mistakes: list[Mistake], host: str, first: str) -> dict[str, Any]:
         for each, hosts in merge_hosts(mistakes)
     ]
     return {"msg": render(mistakes), "mistakes": data}
+
+
+def _recorded_facts(path: str, hosts: list[str]) -> tuple[Any, list[str]]:
+    """Return the recorded facts of a file and everything that is wrong with them, each with its place in the file."""
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            data = yaml.safe_load(file)
+    except OSError as error:
+        return None, [f"{path} cannot be read: {error.strerror}"]
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return None, [f"{path} is neither YAML nor JSON: {' '.join(str(error).split())}"]
+    return data, [f"{path}: {problem}" for problem in _recorded.check(data, hosts)]
 
 
 def _read(name: str) -> Any:

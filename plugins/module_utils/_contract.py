@@ -14,6 +14,7 @@ from typing import Any
 from ansible_collections.sparkpair.serving.plugins.module_utils import _plan
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._spec import spec_hash
+from ansible_collections.sparkpair.serving.plugins.module_utils._types import plain
 
 # What stands for a digest in check mode, while the checkpoint that would have it is not written.
 UNWRITTEN = "known when the checkpoint is written"
@@ -29,7 +30,7 @@ class Host:
 
 
 def document(
-    plan: Mapping[str, Any], host: str, known: Host, link: Mapping[str, Any], ports: Mapping[str, Any]
+    plan: Mapping[str, Any], host: str, facts: Host, link: Mapping[str, Any], ports: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the document of the rank on `host`: all that makes it what it is, so that its hash tells a
     change.
@@ -38,34 +39,42 @@ def document(
     """
     entry = _plan.rank_of(plan, host)
     engine = ADAPTERS[plan["engine"]]
-    state = directories(known.probe["state_dir"], entry)
+    state = directories(facts.probe["state_dir"], entry)
     result = {
         "name": entry["name"],
         "rank": entry["rank"],
         "world_size": plan["world_size"],
         "host": host,
         "argv": engine.serve_argv(
-            known.settings,
-            model=known.checkpoint["path"],
+            facts.settings,
+            model=facts.checkpoint["path"],
             world_size=plan["world_size"],
             rank=entry["rank"],
             rendezvous=link["rendezvous"],
             ports=ports,
-            served_name=known.settings["served_name"],
-            threads=_plan.threads(known.settings, plan, known.probe["cpus"]),
-            api_key_file=known.probe["api_key_file"]["path"],
+            served_name=facts.settings["served_name"],
+            threads=_plan.threads(facts.settings, plan, facts.probe["cpus"]),
+            api_key_file=facts.probe["api_key_file"]["path"],
         ),
-        "env": engine.environment(known.settings),
+        "env": engine.environment(facts.settings),
         # Where the probe asks the engine for its version too: `python -m` looks for its package there first.
         "cwd": "/",
         "log": os.path.join(state["directory"], "rank.log"),
-        "engine": {name: known.probe["engine"][name] for name in ("version", "code_digest")},
-        "checkpoint": {"digest": known.checkpoint["digest"] or UNWRITTEN},
+        "engine": {name: facts.probe["engine"][name] for name in ("version", "code_digest")},
+        "checkpoint": {"digest": facts.checkpoint["digest"] or UNWRITTEN},
     }
     if entry["rank"] == 0:
-        url = engine.base_url(known.settings["host"], ports["port"])
+        url = engine.base_url(facts.settings["host"], ports["port"])
         result["ready_url"] = url + engine.ready_path
     return result
+
+
+def known(variables: Any) -> Host:
+    """Return what the roles before have registered for a host, from its variables."""
+    probe = plain(variables["__preflight_probe"]["probe"])
+    written = plain(variables.get("__weights_checkpoint") or {})
+    settings = plain(variables["__settings_resolved"]["settings"])
+    return Host(settings, probe, written.get("checkpoint") or probe["checkpoint"])
 
 
 def directories(state_dir: str, entry: Mapping[str, Any]) -> dict[str, str]:

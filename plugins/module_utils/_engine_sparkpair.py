@@ -7,10 +7,15 @@ same ones.
 - `OWNED_ARGUMENTS`: arguments that the plan writes, each with the setting to use instead (empty: the plan
   alone decides); `OWNED_ENVIRONMENT`: the same for environment variables.
 - `USES_RDMA`: whether the ranks can talk by RDMA.
+- `fill_defaults(settings, world_size)`: the settings with every default derived, and why each is what it is.
+- `understands(setting, settings)`: whether it knows a setting at all. `check(settings, given, world_size)` and
+  `differing(settings_of_hosts)`: its own rules, as pairs of setting and problem. `notes(settings, given)`: what has
+  no effect.
 - `serve_argv(...)`, `check_argv(argv)`: how a rank is started, and how its arguments are checked without
   starting it.
 - `environment(settings)`: the rank's environment variables.
 - `version_argv(command)`, `miniature_argv(command, path, seed)`: the questions asked before a start.
+- `read_log(lines)`: what the lines of a rank's log mean, with the keys of `_anchors.parse_anchors`.
 - `ready_path`, `health_path`: where the API says that it is ready, and how it is.
 - `base_url(host, port)`: the API's address as its own host reaches it.
 
@@ -19,12 +24,17 @@ Pure and private to the collection, may change at any time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+from ansible_collections.sparkpair.serving.plugins.module_utils._anchors import parse_anchors
+
+from ansible_collections.sparkpair.serving.plugins.module_utils._plan import served_name
 
 ready_path = "/v1/models"
 health_path = "/health"
 USES_RDMA = False
+read_log = parse_anchors
 
 OWNED_ARGUMENTS = {
     "--tp": "sparkpair_tp",
@@ -50,6 +60,46 @@ OWNED_ARGUMENTS = {
 }
 
 OWNED_ENVIRONMENT = {"SPARKPAIR_API_KEY": "sparkpair_api_key_file"}
+
+
+_DEFAULTS: dict[str, Any] = {
+    "runtime": "process",
+    "context": 0,
+    "parallel": 1,
+    "thinking": True,
+    "memory_reserve_gib": 14.5,
+    "stop_timeout": 30,
+}
+
+
+def fill_defaults(settings: Mapping[str, Any], world_size: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the settings of one host with every default filled in, and why a derived one is what it is."""
+    filled = {**settings, **{name: value for name, value in _DEFAULTS.items() if settings[name] is None}}
+    if settings["served_name"]:
+        return filled, {}
+    return {**filled, "served_name": served_name(settings)}, {"served_name": "the checkpoint's name"}
+
+
+def understands(setting: str, settings: Mapping[str, Any]) -> bool:
+    """Say whether the engine knows a setting that is declared for it: there is one version of it only."""
+    return True
+
+
+def check(settings: Mapping[str, Any], given: Collection[str], world_size: int) -> list[tuple[str, str]]:
+    """Return what is wrong with the settings of the whole pair."""
+    if settings["runtime"] != "process":
+        return [("runtime", "container cannot run the engine sparkpair; allowed is process")]
+    return []
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return which settings hosts must not set differently: none beyond those that say so themselves."""
+    return []
+
+
+def notes(settings: Mapping[str, Any], given: Collection[str]) -> list[str]:
+    """Return which of the given settings have no effect: none."""
+    return []
 
 
 def base_url(host: str, port: int) -> str:

@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
+from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS, PROCESSES
 from ansible_collections.sparkpair.serving.plugins.module_utils._mistakes import Given, Mistake
 from ansible_collections.sparkpair.serving.plugins.module_utils._plan import is_loopback
 from ansible_collections.sparkpair.serving.plugins.module_utils._settings import PREFIX
@@ -35,7 +35,39 @@ def check(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given
         + _addresses(hosts, settings, given)
         + _state_directories(hosts, settings, given)
         + _link(hosts, settings, given)
+        + _engine(hosts, settings, given)
     )
+
+
+def for_this_run(
+    hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost, *, planning: bool
+) -> list[Mistake]:
+    """Return what the kind of run does not allow: settings of a plan elsewhere, an engine that can only be planned."""
+    only_planned = common["engine"] not in PROCESSES
+    if planning and only_planned and not common["recorded_facts"]:
+        problem = "it is empty, and the engine tensorfold is planned from a file; docs/examples/two-sparks.yml is one"
+        return [_mistake(hosts, given, "recorded_facts", problem)]
+    if planning:
+        return []
+    mistakes = [
+        _mistake(hosts, given, name, "only playbooks/plan.yml reads it; leave it out here")
+        for name in ("recorded_facts", "plan_json")
+        if common[name]
+    ]
+    if only_planned:
+        problem = "tensorfold can be planned (playbooks/plan.yml) and not yet run; this version starts sparkpair only"
+        mistakes.append(_mistake(hosts, given, "engine", problem))
+    return mistakes
+
+
+def recorded(hosts: Sequence[str], given: GivenByHost, problems: Sequence[str]) -> list[Mistake]:
+    """Return the problems of a file of recorded facts as mistakes of the setting that names it."""
+    return [_mistake(hosts, given, "recorded_facts", problem) for problem in problems]
+
+
+def notes(hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost) -> list[str]:
+    """Return a sentence for every setting that was set and has no effect beside the others."""
+    return ADAPTERS[common["engine"]].notes(common, _given_names(hosts, given))
 
 
 def fabric_address(setting: str, connection_address: str) -> str:
@@ -58,6 +90,22 @@ def _mistake(hosts: Sequence[str], given: GivenByHost, short: str, problem: str,
     candidates = [host] if host else list(hosts)
     origin = next((given[each][name].origin for each in candidates if name in given[each]), "")
     return Mistake(name, problem, origin, host)
+
+
+def _given_names(hosts: Sequence[str], given: GivenByHost) -> list[str]:
+    """Return the short names of everything that somebody set for any host, each once."""
+    return list(dict.fromkeys(name[len(PREFIX) :] for host in hosts for name in given[host]))
+
+
+def _engine(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost) -> list[Mistake]:
+    """Return the broken rules of the engine itself."""
+    common = settings[hosts[0]]
+    adapter = ADAPTERS[common["engine"]]
+    problems = [
+        *adapter.check(common, _given_names(hosts, given), len(hosts)),
+        *adapter.differing([settings[host] for host in hosts]),
+    ]
+    return [_mistake(hosts, given, name, problem) for name, problem in problems]
 
 
 def _world_size(hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost) -> list[Mistake]:

@@ -31,13 +31,18 @@ _FORMATS: dict[str, Callable[[Any], Any]] = {
     "ipv4": _types.check_ipv4,
     "word": _types.check_word,
     "environment": _types.check_environment,
+    "container": _types.check_container,
+    "draft_policy": _types.check_draft_policy,
 }
-_LIMIT_KEYS = {"min", "max", "format", "not_blank", "per_host"}
+_LIMIT_KEYS = {"min", "max", "step", "format", "not_blank", "per_host", "engine", "derived"}
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """One setting: its full name, type, default, and what limits it. See `roles/settings/meta`."""
+    """One setting: its full name, type, default, and what limits it. See `roles/settings/meta`.
+
+    A default of None is derived from other settings, by the functions of the engine.
+    """
 
     name: str
     type: str
@@ -45,9 +50,11 @@ class Declaration:
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
+    step: int = 1
     format: str = ""
     not_blank: bool = False
     per_host: bool = False
+    engine: str = ""
 
     @property
     def short(self) -> str:
@@ -69,11 +76,14 @@ def declarations(argument_specs: Mapping[str, Any], limits: Mapping[str, Any]) -
     strangers = sorted(set(limits) - set(options))
     if strangers:
         raise ValueError(f"limits.yml speaks of settings that argument_specs.yml does not declare: {strangers}")
+    for name, limit in limits.items():
+        if set(limit) - _LIMIT_KEYS:
+            raise ValueError(f"limits.yml, {name}: unknown keys {sorted(set(limit) - _LIMIT_KEYS)}")
     result = {}
     for name, option in options.items():
         limit = limits.get(name) or {}
-        if set(limit) - _LIMIT_KEYS:
-            raise ValueError(f"limits.yml, {name}: unknown keys {sorted(set(limit) - _LIMIT_KEYS)}")
+        if (option["default"] is None) != ("derived" in limit):
+            raise ValueError(f"{name}: a default of null is one that limits.yml describes as derived, and the reverse")
         result[name] = Declaration(
             name=name,
             type=option["type"],
@@ -81,9 +91,11 @@ def declarations(argument_specs: Mapping[str, Any], limits: Mapping[str, Any]) -
             choices=tuple(option.get("choices") or ()),
             minimum=limit.get("min"),
             maximum=limit.get("max"),
+            step=limit.get("step", 1),
             format=limit.get("format", ""),
             not_blank=limit.get("not_blank", False),
             per_host=limit.get("per_host", False),
+            engine=limit.get("engine", ""),
         )
     return result
 
@@ -126,7 +138,8 @@ def convert(declaration: Declaration, given: Given) -> Any:
     if given.failure:
         raise Refused(f"its template cannot be rendered: {given.failure}")
     if given.value is None:
-        raise Refused(f"it has no value; remove it to get the default, {shown(declaration.default)}")
+        default = "one that is derived" if declaration.default is None else shown(declaration.default)
+        raise Refused(f"it has no value; remove it to get the default, {default}")
     allowed = describe_allowed(declaration)
     try:
         value = _TYPES[declaration.type](given.value)
@@ -144,6 +157,8 @@ def convert(declaration: Declaration, given: Given) -> Any:
         raise Refused(f"{shown(value)} is too small; allowed is {allowed}")
     if declaration.maximum is not None and value > declaration.maximum:
         raise Refused(f"{shown(value)} is too large; allowed is {allowed}")
+    if declaration.step > 1 and value % declaration.step:
+        raise Refused(f"{shown(value)} is no multiple of {declaration.step}; allowed is {allowed}")
     return _FORMATS[declaration.format](value) if declaration.format else value
 
 
@@ -156,7 +171,22 @@ def describe_allowed(declaration: Declaration) -> str:
     kind = "a whole number" if declaration.type == "int" else "a number"
     if declaration.minimum == declaration.maximum:
         return f"{declaration.minimum} only, in this version"
-    return f"{kind} from {declaration.minimum} to {declaration.maximum}"
+    steps = f" in steps of {declaration.step}" if declaration.step > 1 else ""
+    return f"{kind} from {declaration.minimum} to {declaration.maximum}{steps}"
+
+
+def of_another_engine(
+    declared: Mapping[str, Declaration], given: Mapping[str, Mapping[str, Given]], engine: str
+) -> list[Mistake]:
+    """Return a mistake for every setting that somebody set and that only another engine than `engine` understands."""
+    mistakes = []
+    for host, values in given.items():
+        for name, value in values.items():
+            own = declared[name].engine if name in declared else ""
+            if own and own != engine:
+                problem = f"only the engine {own} understands it, and sparkpair_engine is {engine}"
+                mistakes.append(Mistake(name, problem, value.origin, host))
+    return mistakes
 
 
 def _unknown(name: str, declared: Mapping[str, Declaration], given: Given, host: str) -> Mistake:

@@ -22,6 +22,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORD = re.compile(r"[!-~]+")
+_CONTAINER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 
 
 class Refused(Exception):
@@ -137,6 +138,20 @@ def check_word(value: str) -> str:
     if not _WORD.fullmatch(value):
         raise Refused(f"{shown(value)} may hold letters, digits and signs, but no blanks")
     return value
+
+
+def check_container(value: str) -> str:
+    """Return the text unchanged. Refuses what Docker takes for no name of a container or a volume."""
+    if not _CONTAINER.fullmatch(value):
+        raise Refused(f"{shown(value)} is no name for Docker: letters, digits, _ . - and a letter or digit first")
+    return value
+
+
+def check_draft_policy(value: str) -> str:
+    """Return the text unchanged. Refuses a policy for drafts that is not of the family that fits DFlash2."""
+    if not value.startswith("f"):
+        raise Refused(f"{shown(value)} is no policy for DFlash2; those begin with f, for example fnc7:0.3")
+    return check_word(value)
 
 
 def check_environment(value: Mapping[str, Any]) -> dict[str, str]:

@@ -80,13 +80,13 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkpair.serving.plugins.module_utils import _checkpoint
-from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
+from ansible_collections.sparkpair.serving.plugins.module_utils._engines import PROCESSES
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_process import base_environment
 
 ARGUMENTS = {
     "state_dir": {"type": "path", "required": True},
     "seed": {"type": "int", "default": 0},
-    "engine": {"type": "str", "choices": sorted(ADAPTERS), "default": "sparkpair"},
+    "engine": {"type": "str", "choices": sorted(PROCESSES), "default": "sparkpair"},
     "engine_command": {"type": "list", "elements": "str", "required": True},
     "environment": {"type": "dict", "default": {}},
 }
@@ -151,7 +151,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     options = module.params
-    engine = ADAPTERS[options["engine"]]
+    engine = PROCESSES[options["engine"]]
     path = _checkpoint.miniature_path(os.path.abspath(options["state_dir"]), options["seed"])
     before = _checkpoint.miniature(path, options["seed"])
     if before["state"] == "complete":

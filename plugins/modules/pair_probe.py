@@ -163,14 +163,14 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkpair.serving.plugins.module_utils import _checkpoint, _host, _key_file, _sockets
-from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
+from ansible_collections.sparkpair.serving.plugins.module_utils._engines import PROCESSES
 from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import group_rss_bytes
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_process import base_environment
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_state import RankError, observe
 
 ARGUMENTS = {
     "state_dir": {"type": "path", "required": True},
-    "engine": {"type": "str", "choices": sorted(ADAPTERS), "default": "sparkpair"},
+    "engine": {"type": "str", "choices": sorted(PROCESSES), "default": "sparkpair"},
     "engine_command": {"type": "list", "elements": "str", "required": True},
     "environment": {"type": "dict", "default": {}},
     "model": {"type": "path", "default": ""},
@@ -221,7 +221,7 @@ def ranks_in(state_dir: str) -> list[dict[str, Any]]:
 
 def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
     """Return everything found on this host; see RETURN. The API is asked with `key`."""
-    engine = ADAPTERS[options["engine"]]
+    engine = PROCESSES[options["engine"]]
     state_dir = os.path.abspath(options["state_dir"])
     environment = {**base_environment(), **options["environment"]}
     ranks = ranks_in(state_dir)

@@ -20,6 +20,12 @@ options:
       - Whether a run that leaves out hosts of the pair is refused.
     type: bool
     default: true
+  planning:
+    description:
+      - Whether this run plans only, so that an engine that cannot be run yet is accepted, recorded facts are read, and
+        no host needs to be there.
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -51,10 +57,19 @@ settings:
   returned: success
   type: dict
   sample: {port: 8888, host: 0.0.0.0}
+origins:
+  description: Where each of this host's settings came from, in words, by name without the prefix.
+  returned: success
+  type: dict
+  sample: {port: default, parallel: "derived: dflash2 drafts on 2 Sparks", host: set at group_vars/sparks.yml:3}
+recorded:
+  description: The recorded facts, when a run that plans was given some.
+  returned: success
+  type: dict
 plan:
   description:
     - The plan of the pair, the same on every host. C(ranks) lists rank, host, name, address on the link and
-      the address that Ansible uses.
+      the address that Ansible uses, C(licences) component, licence and what each asks of the operator.
   returned: success
   type: dict
   sample: {engine: sparkpair, runtime: process, world_size: 2, one_machine: false, ranks: []}

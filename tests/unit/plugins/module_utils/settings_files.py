@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.sparkpair.serving.plugins.module_utils import _plan, _rules, _settings
+from ansible_collections.sparkpair.serving.plugins.module_utils import _effective, _plan, _settings
 from ansible_collections.sparkpair.serving.plugins.module_utils._mistakes import Given
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -26,11 +26,8 @@ def effective(*hosts: str, **values: Any) -> dict[str, dict[str, Any]]:
     """The effective settings of hosts that were all given the same sound values."""
     settings, mistakes = _settings.resolve(DECLARED, {host: given(**values) for host in hosts})
     assert mistakes == []
-    for index, host in enumerate(hosts):
-        options = settings[host]
-        options["fabric_address"] = _rules.fabric_address(options["fabric_address"], f"192.0.2.{index + 1}")
-        options["served_name"] = _plan.served_name(options)
-    return settings
+    connections = {host: f"192.0.2.{index}" for index, host in enumerate(hosts, start=1)}
+    return _effective.complete(settings, connections)[0]
 
 
 def plan_of(settings: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def problems(**values: Any) -> list[str]:
 
 def test_every_default_is_sound_by_its_own_declaration() -> None:
     for name, declaration in DECLARED.items():
-        if declaration.default not in ("", [], {}):
+        if declaration.default not in (None, "", [], {}):
             assert _settings.convert(declaration, Given(declaration.default, "")) == declaration.default, name
 
 
@@ -44,6 +44,18 @@ def test_limits_of_a_setting_that_does_not_exist_are_found() -> None:
 def test_a_misspelt_limit_is_found() -> None:
     with pytest.raises(ValueError, match="minimum"):
         _settings.declarations(SPECS, {"sparkpair_port": {"minimum": 1}})
+
+
+def test_a_default_that_is_derived_says_so_where_it_is_declared() -> None:
+    with pytest.raises(ValueError, match="sparkpair_parallel"):
+        _settings.declarations(SPECS, {**LIMITS, "sparkpair_parallel": {"min": 1, "max": 8}})
+
+
+@pytest.mark.parametrize(("engine", "name"), [("sparkpair", "release"), ("tensorfold", "threads")])
+def test_a_setting_that_only_another_engine_understands_is_refused_by_name(engine: str, name: str) -> None:
+    (mistake,) = _settings.of_another_engine(DECLARED, {"one": given(**{name: 1, "port": 1})}, engine)
+    assert mistake.subject == f"sparkpair_{name}"
+    assert f"sparkpair_engine is {engine}" in mistake.problem
 
 
 def test_a_host_that_was_given_nothing_gets_the_defaults() -> None:
@@ -87,8 +99,12 @@ def test_an_unknown_setting_that_is_near_to_nothing_gets_no_guess() -> None:
         ("port", 65536, "65536 is too large; allowed is a whole number from 0 to 65535"),
         ("port", -1, "-1 is too small; allowed is a whole number from 0 to 65535"),
         ("port", "four", '"four" is not a whole number; allowed is a whole number from 0 to 65535'),
-        ("parallel", 2, "2 is too large; allowed is 1 only, in this version"),
-        ("engine", "vllm", '"vllm" is not among the choices; allowed is sparkpair'),
+        ("parallel", 9, "9 is too large; allowed is a whole number from 1 to 8"),
+        ("display_kv_mib", 24, "24 is no multiple of 16; allowed is a whole number from 0 to 2032 in steps of 16"),
+        ("draft_policy", "c5", '"c5" is no policy for DFlash2; those begin with f, for example fnc7:0.3'),
+        ("container_name", "a b", '"a b" is no name for Docker: letters, digits, _ . - and a letter or digit first'),
+        ("parallel", None, "it has no value; remove it to get the default, one that is derived"),
+        ("engine", "vllm", '"vllm" is not among the choices; allowed is sparkpair or tensorfold'),
         ("host", "", "it is empty, and this setting needs a value"),
         ("engine_command", [], "it is empty, and this setting needs a value"),
         ("host", "localhost", '"localhost" is not an IPv4 address such as 192.0.2.1'),
