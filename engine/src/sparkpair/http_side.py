@@ -26,6 +26,7 @@ def api_options(settings: ServeSettings) -> ApiOptions:
         max_queued=http.max_queued,
         keys=KeyRing(http.api_keys, os.environ.get(ENVIRONMENT, ""), http.api_key_file),
         open_metrics=http.open_metrics,
+        page=http.page,
         stream_smooth_s=http.stream_smooth_ms / 1000,
     )
 

@@ -34,6 +34,11 @@ def test_queue_is_unlimited_unless_told() -> None:
         parsed("--max-queued", "-1")
 
 
+def test_page_is_on_unless_told() -> None:
+    assert parsed().page is True
+    assert parsed("--no-page").page is False
+
+
 def test_smoothing_is_off_unless_told_and_bounded() -> None:
     assert parsed().stream_smooth_ms == 0
     assert parsed("--stream-smooth-ms", "400").stream_smooth_ms == 400

@@ -264,7 +264,7 @@ async def test_deeply_nested_template_variables_are_taken_or_refused(server: Ser
 
 async def test_unknown_routes_and_methods(server: Server) -> None:
     for method, path, status, code in [
-        ("GET", "/", 404, "unknown_url"),
+        ("GET", "/page", 404, "unknown_url"),
         ("GET", "/v1", 404, "unknown_url"),
         ("POST", "/v1/decisions", 404, "unknown_url"),
         ("GET", "/v2/models", 404, "unknown_url"),

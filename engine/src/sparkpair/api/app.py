@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from sparkpair import __version__
-from sparkpair.api import chat, completions, messages, ops, responses, tokens
+from sparkpair.api import chat, completions, messages, ops, page, responses, tokens
 from sparkpair.api.cors import Cors
 from sparkpair.api.errors import ApiError, ClientGone, error_response
 from sparkpair.api.gate import HEALTH, METRICS, Gate
@@ -34,8 +34,10 @@ def create_app(engine: Engine, options: ApiOptions) -> FastAPI:
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGone, _answer_nobody)
+    if options.page:
+        app.include_router(page.router)
     if options.keys.required:
-        open_paths = HEALTH | METRICS if options.open_metrics else HEALTH
+        open_paths = HEALTH | (METRICS if options.open_metrics else set()) | ({page.PATH} if options.page else set())
         count = app.state.serving.metrics.count_reply
         app.add_middleware(Gate, keys=options.keys, open_paths=open_paths, count=count)
     app.add_middleware(TidyPath)

@@ -23,6 +23,7 @@ class HttpSettings:
     api_key_file: pathlib.Path | None = None
     open_metrics: bool = False
     stream_smooth_ms: int = 0
+    page: bool = True
 
     def check(self) -> None:
         """Raise UserError naming the flag that is wrong, its value and what is allowed."""
@@ -74,6 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="hold streamed tokens back for up to so long, to tell bursts at an even pace (default: 0, off)",
     )
+    http.add_argument(
+        "--page", action=argparse.BooleanOptionalAction, default=True, help="the operator's page at / (default: on)"
+    )
 
 
 def http_settings(options: argparse.Namespace) -> HttpSettings:
@@ -85,6 +89,7 @@ def http_settings(options: argparse.Namespace) -> HttpSettings:
         api_key_file=options.api_key_file,
         open_metrics=options.open_metrics,
         stream_smooth_ms=options.stream_smooth_ms,
+        page=options.page,
     )
     settings.check()
     return settings

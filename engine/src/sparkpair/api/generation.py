@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Literal
@@ -62,6 +63,7 @@ class Generation:
         self._steering = steering
         self._metrics = metrics
         self._remember = remember
+        self.id = f"str_{secrets.token_hex(6)}"
         self._arrived = time.monotonic()
         self._first_token_s: float | None = None
         self._interruption: ApiError | ClientGone | None = None
@@ -78,6 +80,16 @@ class Generation:
     def tokens_so_far(self) -> int:
         """Tokens of the reply that have arrived."""
         return self._decoder.completion_tokens
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was submitted."""
+        return time.monotonic() - self._arrived
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self._request.prompt_ids)
 
     @property
     def writing_call(self) -> bool:

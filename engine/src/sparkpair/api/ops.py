@@ -97,6 +97,29 @@ async def health(request: Request) -> Response:
     return JSONResponse(state, 200 if figures.error is None else 503)
 
 
+@router.api_route("/streams", methods=["GET", "HEAD"])
+async def streams(request: Request) -> Response:
+    """What every request that was taken has had so far, the oldest first, and the tokens generated since the start.
+
+    `waiting` is what has no token yet: it is queued, or its prompt is being read.
+    """
+    serving = _serving(request)
+    generations = serving.generations()
+    listed = [
+        {
+            "id": generation.id,
+            "state": "writing" if generation.tokens_so_far else "waiting",
+            "age_s": round(generation.age_s, 3),
+            "prompt_tokens": generation.prompt_tokens,
+            "completion_tokens": generation.tokens_so_far,
+        }
+        for generation in generations
+    ]
+    done = serving.engine.health().completion_tokens_total
+    total = done + sum(generation.tokens_so_far for generation in generations)
+    return JSONResponse({"streams": listed, "generated_tokens": total})
+
+
 @router.api_route("/metrics", methods=["GET", "HEAD"])
 async def metrics(request: Request) -> Response:
     """Prometheus text."""

@@ -27,6 +27,7 @@ class ApiOptions:
     `stream_smooth_s` is for how long a streamed token may be held back to even out bursts (0: none is).
     A client has `head_timeout_s` to send a request's headers, must send `body_rate` bytes of its body in every
     `body_timeout_s`, and is gone when it takes nothing of a reply for `reader_timeout_s`.
+    `page` serves the operator's page at `/`.
     With `keys`, every route but health needs one; `open_metrics` lifts that for the metrics.
     """
 
@@ -48,3 +49,4 @@ class ApiOptions:
     body_rate: int = 4096
     reader_timeout_s: float = 60.0
     stream_smooth_s: float = 0.0
+    page: bool = True

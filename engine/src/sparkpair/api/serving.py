@@ -135,6 +135,11 @@ class Serving:
         if sum(not generation.finished for generation in self._running) >= lanes + allowed:
             raise queue_full(lanes, allowed)
 
+    def generations(self) -> list[Generation]:
+        """What the engine is at, the oldest first."""
+        running = [generation for generation in self._running if not generation.finished]
+        return sorted(running, key=lambda generation: generation.age_s, reverse=True)
+
     def shut_down(self) -> None:
         """Take no more requests and end those that run, each with a last event."""
         self._stopping = True
