@@ -8,8 +8,12 @@ plain data, so either side can be tested without the other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
+import hashlib
+from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
+
+import numpy
+import numpy.typing
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -28,13 +32,32 @@ class SamplingParams:
     seed: int | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class MediaPart:
+    """A picture or clip inside a prompt.
+
+    `positions` are the prompt's indices that it fills, ascending, one for every token; `patches` uint8 [t * gh * gw,
+    values] and `grid` (t, gh, gw) as the media package makes them. `digest` tells contents apart.
+    """
+
+    positions: tuple[int, ...]
+    patches: numpy.typing.NDArray[numpy.uint8]
+    grid: tuple[int, int, int]
+    digest: bytes
+
+
+def media_indices(media: Sequence[MediaPart], start: int, stop: int) -> list[int]:
+    """Which of the prompt's positions from `start` up to `stop` are media, counted from `start`."""
+    return [position - start for part in media for position in part.positions if start <= position < stop]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One prompt to continue.
 
     `prompt_ids` is not empty and `len(prompt_ids) + max_new_tokens` is at most the engine's window: the caller checks,
     because only the caller can name the field that was too large. A token of `stop_ids` ends the reply and is the last
-    token event. `min_new_tokens` forbids stop ids before that many tokens.
+    token event. `min_new_tokens` forbids stop ids before that many tokens. `media` is in the order of the prompt.
     """
 
     prompt_ids: tuple[int, ...]
@@ -44,6 +67,19 @@ class GenerationRequest:
     min_new_tokens: int = 0
     background: bool = False
     draft: bool = True
+    media: tuple[MediaPart, ...] = ()
+
+    @property
+    def content_ids(self) -> tuple[int, ...]:
+        """The prompt's ids, with negative numbers made of the contents where media stand: equal for equal prompts."""
+        if not self.media:
+            return self.prompt_ids
+        ids = list(self.prompt_ids)
+        for part in self.media:
+            content = int.from_bytes(hashlib.sha256(part.digest).digest()[:7], "little")
+            for index, position in enumerate(part.positions):
+                ids[position] = -1 - (content ^ index)
+        return tuple(ids)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from sparkpair.cache.state import SequenceState, Span
 from sparkpair.comm.wire import Message
 from sparkpair.errors import PeerLost
 from sparkpair.model.glm5_next import Glm5NextRank
+from sparkpair.model.media_rows import MediaRows
 from sparkpair.request import RankStep
 
 
@@ -28,7 +29,8 @@ class Run:
     """Tokens of one sequence to absorb.
 
     `decode` runs the serial form and leaves the rows waiting: `kept` of the sequence's next run says how many of them
-    stay. `logits` is the number of last rows whose logits are wanted.
+    stay. `logits` is the number of last rows whose logits are wanted. `media` are the indices of tokens that stand for
+    rows of pictures, which only rank 0 has.
     """
 
     slot: int
@@ -36,6 +38,7 @@ class Run:
     decode: bool
     logits: int
     kept: int = 0
+    media: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,8 +82,10 @@ class StepRunner:
         self._kept: dict[int, SequenceState] = {}
         self.ranks = tuple(RankStep(rank, 0) for rank in range(model.group.world))
 
-    def execute(self, step: Step, checksum: int) -> Tensor:
+    def execute(self, step: Step, checksum: int, media_rows: Tensor | None = None) -> Tensor:
         """Run one step and return the logits its runs ask for, [n, vocab] fp32, alike on every rank.
+
+        `media_rows` [n, d], on rank 0 alone, are the rows of all media tokens of the step in order.
 
         Raises PeerLost naming the rank that executed something else, RuntimeError when the exchange fails.
         """
@@ -93,16 +98,19 @@ class StepRunner:
         tokens: list[int] = []
         spans: list[Span] = []
         wanted: list[int] = []
+        pictured: list[int] = []
         for run in step.runs:
             state = self._states.get(run.slot)
             if state is None:
                 state = self._states[run.slot] = self._model.new_state()
             state.commit(run.kept)
             spans.append(Span(slice(len(tokens), len(tokens) + len(run.tokens)), state, run.decode))
+            pictured.extend(len(tokens) + index for index in run.media)
             tokens.extend(run.tokens)
             wanted.extend(range(len(tokens) - run.logits, len(tokens)))
         batch = torch.tensor(tokens, dtype=torch.int64, device=self._model.device)
-        logits = self._model.forward(batch, spans, wanted)
+        media = MediaRows(pictured, media_rows) if pictured else None
+        logits = self._model.forward(batch, spans, wanted, media)
         for slot, name in step.kept:
             self._kept[name] = self._states[slot].snapshot()
         self._compare(step.number, checksum, zlib.crc32(logits.cpu().numpy().tobytes()))

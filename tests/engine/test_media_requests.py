@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests with pictures: placed in whatever step reads them, told apart by content, the same on two ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import pathlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from sparkpair.cache.prompts import KeptPrompts
+from sparkpair.cache.state import Span
+from sparkpair.checkpoint.miniature import miniature_document, write_weights
+from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.checkpoint.safetensors import Checkpoint
+from sparkpair.comm.group import SoloGroup
+from sparkpair.comm.local import join_store, local_group, open_store
+from sparkpair.comm.lockstep import Run, Step, StepRunner
+from sparkpair.drafting.policy import CopyDrafting
+from sparkpair.engine import CHUNK_ROWS, EngineSettings, LeaderEngine
+from sparkpair.logits import load_rank
+from sparkpair.media.limits import MediaLimits
+from sparkpair.media.patches import normalise
+from sparkpair.media.pictures import read_picture
+from sparkpair.model.config import load_text_config
+from sparkpair.model.glm5_next import Glm5NextRank
+from sparkpair.model.media_encoder import MediaEncoder
+from sparkpair.model.media_rows import MediaRows
+from sparkpair.model.vision import VisionTower
+from sparkpair.model.vision_config import load_vision_config
+from sparkpair.request import (
+    EngineError,
+    FinishedEvent,
+    GenerationRequest,
+    MediaPart,
+    ReplyStats,
+    SamplingParams,
+    TokensEvent,
+)
+
+from tests.engine.media.files import encoded, picture
+from tests.engine.model.configurations import random_text_config
+
+IMAGE = 310
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    torch.set_num_threads(1)
+    directory: pathlib.Path = tmp_path_factory.mktemp("media-requests")
+    write_weights(directory, miniature_document({"text_config": random_text_config(7)}), 7, frozenset(range(320)))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def tower(checkpoint: pathlib.Path) -> VisionTower:
+    config = load_text_config(checkpoint)
+    weights = RankWeights(Checkpoint(checkpoint), config, world=1, rank=0, dtype=torch.float32, device=CPU)
+    return VisionTower(load_vision_config(checkpoint), weights)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: pathlib.Path) -> Glm5NextRank:
+    return load_rank(checkpoint, SoloGroup(), CPU)
+
+
+def part(first: int, seed: int) -> MediaPart:
+    """A picture of 30 tokens that fills the prompt from position `first` on."""
+    data = encoded(picture(160, 140, seed))
+    patches, grid = read_picture(data, MediaLimits())
+    count = patches.shape[0] // 4
+    assert count == 30
+    return MediaPart(tuple(range(first, first + count)), patches, grid, hashlib.sha256(data).digest())
+
+
+def request(seed: int, *, first: int = CHUNK_ROWS - 20, length: int = 400) -> GenerationRequest:
+    """A prompt whose picture crosses the end of a step, and a second one close behind it."""
+    media = (part(first, seed), part(first + 40, seed + 100))
+    ids = [7 * at % 300 + 1 for at in range(length)]
+    for picture_part in media:
+        for position in picture_part.positions:
+            ids[position] = IMAGE
+    return GenerationRequest(
+        tuple(ids), max_new_tokens=12, sampling=SamplingParams(temperature=0.0), media=media, draft=False
+    )
+
+
+@contextlib.contextmanager
+def engine(model: Glm5NextRank, encoder: MediaEncoder | None, *, entries: int = 0) -> Iterator[LeaderEngine]:
+    deaths: list[Exception] = []
+    made = LeaderEngine(
+        StepRunner(model),
+        None,
+        EngineSettings(context=4096, lanes=4, window_rows=32, fill_budget_s=0.001),
+        CopyDrafting(0),
+        KeptPrompts(most_entries=entries, most_bytes=10**9, entry_bytes=1000, token_bytes=10),
+        world=1,
+        on_death=deaths.append,
+        encoder=encoder,
+    )
+    made.start()
+    yield made
+    made.stop()
+    assert deaths == []
+
+
+async def collect(served: LeaderEngine, asked: GenerationRequest) -> tuple[list[int], ReplyStats]:
+    tokens: list[int] = []
+    async for event in served.submit(asked).events():
+        if isinstance(event, TokensEvent):
+            tokens.extend(event.token_ids)
+        else:
+            assert isinstance(event, FinishedEvent)
+            return tokens, event.stats
+    raise AssertionError("no last event")
+
+
+def expected_reply(model: Glm5NextRank, tower: VisionTower, asked: GenerationRequest) -> list[int]:
+    """Greedy tokens with the prompt read in one pass and its pictures placed by hand."""
+    state = model.new_state()
+    rows = torch.cat([tower.encode(torch.from_numpy(normalise(one.patches)), one.grid) for one in asked.media])
+    where = [position for one in asked.media for position in one.positions]
+    tokens = torch.tensor(asked.prompt_ids)
+    span = Span(slice(0, len(tokens)), state, decode=False)
+    token = int(model.forward(tokens, [span], [len(tokens) - 1], MediaRows(where, rows)).argmax())
+    reply = [token]
+    while len(reply) < asked.max_new_tokens:
+        logits = model.forward(torch.tensor([token]), [Span(slice(0, 1), state, decode=True)], [0])
+        state.commit(1)
+        token = int(logits.argmax())
+        reply.append(token)
+    return reply
+
+
+async def test_replies_are_those_of_one_pass_alone_and_together(model: Glm5NextRank, tower: VisionTower) -> None:
+    asked = [request(1), request(2, first=3), request(3, first=CHUNK_ROWS - 1)]
+    plain = dataclasses.replace(asked[0], media=())
+    wanted = [expected_reply(model, tower, one) for one in asked]
+    assert len({tuple(reply) for reply in wanted}) == 3
+    with engine(model, MediaEncoder(tower)) as served:
+        assert [(await collect(served, one))[0] for one in asked] == wanted
+        together = await asyncio.gather(*(collect(served, one) for one in [*asked, plain]))
+    assert [tokens for tokens, _ in together[:3]] == wanted
+    assert together[3][0] != wanted[0], "the picture makes no difference, so placing it right would say little"
+
+
+async def test_kept_prompts_tell_pictures_apart_by_content(model: Glm5NextRank, tower: VisionTower) -> None:
+    first, other = request(1), request(2)
+    assert first.prompt_ids == other.prompt_ids
+    with engine(model, MediaEncoder(tower), entries=8) as served:
+        fresh, _ = await collect(served, first)
+        different, stats = await collect(served, other)
+        # What stands before the first picture is the same for both, in whole blocks.
+        assert stats.cached_tokens <= (CHUNK_ROWS - 20) // 64 * 64
+        again, resumed = await collect(served, request(1))
+    assert different == expected_reply(model, tower, other)
+    assert again == fresh == expected_reply(model, tower, first)
+    assert resumed.cached_tokens == len(first.prompt_ids)
+
+
+async def test_an_engine_without_a_tower_takes_no_pictures(model: Glm5NextRank) -> None:
+    with engine(model, None) as served, pytest.raises(EngineError, match="started without a vision tower"):
+        served.submit(request(1))
+
+
+def test_a_picture_is_encoded_once_and_forgotten_when_others_need_the_room(
+    tower: VisionTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded_grids: list[tuple[int, int, int]] = []
+    encode = tower.encode
+
+    def counting(patches: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+        encoded_grids.append(grid)
+        return encode(patches, grid)
+
+    monkeypatch.setattr(tower, "encode", counting)
+    encoder = MediaEncoder(tower)
+    one, two = part(10, 1), part(50, 2)
+    pieces = [encoder.rows([((one, two), start, stop)]) for start, stop in ((0, 25), (25, 60), (60, 90))]
+    assert [piece.shape[0] for piece in pieces if piece is not None] == [15, 25, 20]
+    assert len(encoded_grids) == 2
+    assert encoder.rows([((one, two), 40, 50)]) is None
+    monkeypatch.setattr("sparkpair.model.media_encoder.MAX_ROWS", 40)
+    encoder.rows([((two,), 50, 80)])
+    encoder.rows([((one,), 10, 40)])
+    assert len(encoded_grids) == 3
+
+
+def test_ranks_in_step_place_what_only_rank_0_has(checkpoint: pathlib.Path, tower: VisionTower) -> None:
+    asked = request(4, first=5, length=90)
+    where = [position for one in asked.media for position in one.positions]
+    step = Step(1, [Run(1, list(asked.prompt_ids), decode=False, logits=1, media=where)], [])
+    assert Step.parse(step.message()["step"]) == step
+    rows = MediaEncoder(tower).rows([(asked.media, 0, 90)])
+    alone = StepRunner(load_rank(checkpoint, SoloGroup(), CPU)).execute(step, 7, rows)
+    store = open_store(2)
+    found: dict[int, torch.Tensor] = {}
+
+    def run(rank: int) -> None:
+        group = local_group(store if rank == 0 else join_store(store.port, 2), rank, 2)
+        runner = StepRunner(load_rank(checkpoint, group, CPU))
+        found[rank] = runner.execute(step, 7, rows if rank == 0 else None)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(found[0], found[1])
+    assert (found[0] - alone).abs().max() < 1e-4
