@@ -65,7 +65,7 @@ OWNED_ENVIRONMENT = {"SPARKPAIR_API_KEY": "sparkpair_api_key_file"}
 _DEFAULTS: dict[str, Any] = {
     "runtime": "process",
     "context": 0,
-    "parallel": 1,
+    "parallel": 4,
     "thinking": True,
     "memory_reserve_gib": 14.5,
     "stop_timeout": 30,
