@@ -124,6 +124,18 @@ def test_every_colour_mode_is_read(mode: str) -> None:
     assert patches.shape == (64, 1176)
 
 
+def test_a_cameras_jpeg_with_previews_behind_it_is_a_picture() -> None:
+    data = encoded(picture(112, 112), "MPO", save_all=True, append_images=[picture(56, 56)])
+    assert read_picture(data, LIMITS)[1] == (1, 8, 8)
+
+
+def test_what_is_transparent_is_white() -> None:
+    image = picture(112, 112).convert("RGBA")
+    image.putalpha(0)
+    patches, _ = read_picture(encoded(image), LIMITS)
+    assert (patches == 255).all()
+
+
 def png_of(width: int, height: int) -> bytes:
     """A PNG that says it is as large as that and holds nothing: a bomb as it looks from outside."""
     import struct
@@ -136,6 +148,7 @@ def png_of(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
+ANIMATED = encoded(picture(40, 40), "WEBP", save_all=True, append_images=[picture(40, 40, 1)], duration=100)
 WHOLE = encoded(picture(200, 200), "JPEG")
 
 
@@ -148,10 +161,12 @@ WHOLE = encoded(picture(200, 200), "JPEG")
         (encoded(picture(40, 40), "TIFF"), "not a JPEG, PNG or WebP file"),
         (WHOLE[: len(WHOLE) // 2], "the picture is damaged: "),
         (png_of(30, 30), "the picture is damaged: "),
-        (png_of(60_000, 60_000), "has 60000 x 60000 pixels; at most 64000000 are allowed"),
+        (png_of(60_000, 60_000), "has 60000 x 60000 pixels; at most 8192 a side and 16777216 in all are allowed"),
+        (png_of(8000, 8000), "has 8000 x 8000 pixels; at most 8192 a side"),
+        (ANIMATED, "the picture is animated"),
         (bytes(LIMITS.picture_bytes + 1), "has 10485761 bytes; at most 10485760 are allowed"),
     ],
-    ids=["empty", "text", "gif", "tiff", "half a jpeg", "no pixels", "bomb", "too many bytes"],
+    ids=["empty", "text", "gif", "tiff", "half a jpeg", "no pixels", "bomb", "large", "animated", "too many bytes"],
 )
 def test_a_picture_that_cannot_be_used_is_refused_with_the_reason(data: bytes, reason: str) -> None:
     with pytest.raises(MediaError, match=reason):
@@ -237,5 +252,5 @@ def test_a_clip_longer_than_allowed_is_refused() -> None:
 
 
 def test_frames_larger_than_allowed_are_refused() -> None:
-    with pytest.raises(MediaError, match="frames have 64 x 48 pixels; at most 1000 are allowed"):
+    with pytest.raises(MediaError, match="frames have 64 x 48 pixels; at most 8192 a side and 1000 in all"):
         read_clip(CLIP, dataclasses.replace(LIMITS, picture_pixels=1000))

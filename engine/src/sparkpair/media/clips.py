@@ -102,11 +102,7 @@ def _decode(data: bytes, chosen: list[int], limits: MediaLimits) -> list[Pixels]
     with _open(data) as container:
         container.streams.video[0].thread_type = "NONE"
         for index, frame in enumerate(container.decode(container.streams.video[0])):
-            if frame.width * frame.height > limits.picture_pixels:
-                raise MediaError(
-                    f"the clip's frames have {frame.width} x {frame.height} pixels; at most {limits.picture_pixels} "
-                    "are allowed"
-                )
+            limits.check_size("the clip's frames have", frame.width, frame.height)
             if index in wanted:
                 found[index] = fit_frame(frame.to_image(), len(chosen), limits.clip_tokens)
             if index >= chosen[-1]:

@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import dataclasses
 
+from sparkpair.media.errors import MediaError
+
 MIB = 2**20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """Counts, bytes and prompt tokens of pictures and clips; `_together` is of one request."""
+    """Counts, bytes, pixels and prompt tokens of pictures and clips, frames of which count as pictures.
+
+    `_together` is of one request.
+    """
 
     pictures: int = 50
     picture_bytes: int = 10 * MIB
     picture_bytes_together: int = 64 * MIB
-    picture_pixels: int = 64_000_000
+    side_pixels: int = 8192
+    picture_pixels: int = 16 * MIB
     picture_tokens: int = 2048
     picture_tokens_together: int = 16_384
     clips: int = 4
@@ -25,3 +31,11 @@ class MediaLimits:
     clip_frames: int = 128
     clip_tokens: int = 16_384
     clip_tokens_together: int = 32_768
+
+    def check_size(self, what: str, width: int, height: int) -> None:
+        """Raise MediaError when `what` of that size is too large to be decoded."""
+        if max(width, height) > self.side_pixels or width * height > self.picture_pixels:
+            raise MediaError(
+                f"{what} {width} x {height} pixels; at most {self.side_pixels} a side and {self.picture_pixels} in all "
+                "are allowed"
+            )

@@ -25,18 +25,26 @@ def read_picture(data: bytes, limits: MediaLimits) -> tuple[Pixels, Grid]:
         raise MediaError(f"the picture has {len(data)} bytes; at most {limits.picture_bytes} are allowed")
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-            width, height = opened.size
-            if width * height > limits.picture_pixels:
-                raise MediaError(
-                    f"the picture has {width} x {height} pixels; at most {limits.picture_pixels} are allowed"
-                )
-            upright = ImageOps.exif_transpose(opened).convert("RGB")
+            limits.check_size("the picture has", *opened.size)
+            # A camera's JPEG may carry previews behind the picture; that is no animation.
+            if opened.format != "MPO" and getattr(opened, "n_frames", 1) > 1:
+                raise MediaError("the picture is animated; send a clip or a single picture")
+            upright = _on_white(ImageOps.exif_transpose(opened))
     except UnidentifiedImageError:
         raise MediaError("the picture is not a JPEG, PNG or WebP file") from None
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise MediaError(f"the picture is damaged: {error}") from None
     frame = fit_frame(upright, TOKEN_FRAMES, limits.picture_tokens)
     return cut([frame] * TOKEN_FRAMES)
+
+
+def _on_white(picture: Image.Image) -> Image.Image:
+    """RGB, with white where the picture is transparent."""
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    shown = picture.convert("RGBA")
+    sheet = Image.new("RGBA", shown.size, "white")
+    return Image.alpha_composite(sheet, shown).convert("RGB")
 
 
 def fit_frame(picture: Image.Image, frames: int, max_tokens: int) -> Pixels:
