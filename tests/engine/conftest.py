@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine's tests share: the text side of a miniature checkpoint."""
+"""What the engine's tests share: the text side of a miniature checkpoint, and clients outside the environment."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from sparkpair.chat.template import ChatTemplate
 from sparkpair.chat.tokenizer import TextTokenizer
 from sparkpair.checkpoint.miniature_text import write_tokenizer
+
+from tests.engine.clients.programs.run import install_node_clients
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +30,11 @@ def tokenizer(text_directory: Path) -> TextTokenizer:
 @pytest.fixture(scope="session")
 def template(text_directory: Path, tokenizer: TextTokenizer) -> ChatTemplate:
     return ChatTemplate.load(text_directory, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def node_clients() -> None:
+    """The JavaScript clients, installed."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("Node 20 with npm is not installed")
+    install_node_clients()

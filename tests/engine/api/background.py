@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 from sparkpair.api.app import create_app
 from sparkpair.api.options import ApiOptions
@@ -17,18 +18,18 @@ from tests.engine.api.scripted import ScriptedEngine
 class Background:
     """A server in a thread of its own, for tests that run many examples."""
 
-    def __init__(self, directory: Path, engine: ScriptedEngine | None = None) -> None:
+    def __init__(self, directory: Path, engine: ScriptedEngine | None = None, **options: Any) -> None:
         self.engine = engine or ScriptedEngine()
         self.port = 0
         self._ready = threading.Event()
-        self._directory = directory
+        self._options = ApiOptions(**{"model_dir": directory, "model_name": "m", **options})
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
         self._ready.wait()
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        app = create_app(self.engine, ApiOptions(model_dir=self._directory, model_name="m"))
+        app = create_app(self.engine, self._options)
         sockets = bind("127.0.0.1", 0)
         self.port = sockets[0].getsockname()[1]
         await serve_sockets(app, sockets, on_ready=self._ready.set, stop=self._stop)
