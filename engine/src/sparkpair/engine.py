@@ -12,15 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 
-from torch import Tensor
-
 from sparkpair.cache.prompts import GRID, KeptPrompts, Logits
 from sparkpair.comm.control import Leader
-from sparkpair.comm.lockstep import Run, Step, StepRunner, solo_checksum
+from sparkpair.comm.lockstep import Executed, Run, Step, StepRunner, solo_checksum
+from sparkpair.drafting.orders import DraftOrders
 from sparkpair.drafting.policy import Drafting
 from sparkpair.errors import PeerLost
 from sparkpair.job import Job
-from sparkpair.model.media_encoder import MediaEncoder
 from sparkpair.request import (
     EngineError,
     EngineHealth,
@@ -29,7 +27,6 @@ from sparkpair.request import (
     GenerationRequest,
     ReplyStats,
     TokensEvent,
-    media_indices,
 )
 from sparkpair.scheduler import Admission, FillBudget, fill_shares
 from sparkpair.stream import Stream
@@ -62,20 +59,20 @@ class LeaderEngine:
         settings: EngineSettings,
         drafting: Drafting,
         prompts: KeptPrompts,
+        orders: DraftOrders | None = None,
         *,
         world: int,
         on_death: Callable[[Exception], None],
-        encoder: MediaEncoder | None = None,
     ) -> None:
         self._runner = runner
         self._leader = leader
         self._settings = settings
         self._world = world
         self._on_death = on_death
-        self._encoder = encoder
         self._admission: Admission[Job] = Admission(settings.lanes)
         self._budget = FillBudget(settings.fill_budget_s, CHUNK_ROWS)
         self._drafting = drafting
+        self._orders = orders
         self._prompts = prompts
         self._streams: list[Stream] = []
         # What the next step tells every rank beside its runs.
@@ -106,8 +103,6 @@ class LeaderEngine:
 
     def submit(self, request: GenerationRequest) -> Job:
         """See request.Engine."""
-        if request.media and self._encoder is None:
-            raise EngineError("this server was started without a vision tower")
         job = Job(request, self._cancel)
         if not self._admission.add(job):
             raise EngineError(self._error or "the server is stopping")
@@ -168,7 +163,7 @@ class LeaderEngine:
         self._slots += 1
         stream = Stream(job, self._slots)
         self._streams.append(stream)
-        prompt = job.request.content_ids
+        prompt = job.request.prompt_ids
         shared = self._prompts.divergence(prompt)
         entry = self._prompts.find(prompt)
         if entry is not None:
@@ -204,16 +199,19 @@ class LeaderEngine:
         runs = self._windows(decoding) + [_portion(stream, rows) for stream, rows in reading]
         names = self._keep([stream for stream, _ in reading])
         started = time.monotonic()
-        logits = self._execute(runs, list(names.items()), self._media_rows(reading))
+        executed = self._execute(runs, list(names.items()))
+        logits: Logits = executed.logits.cpu().numpy()
         self._budget.measured(sum(shares), time.monotonic() - started)
         self._totals = dataclasses.replace(self._totals, rounds_total=self._totals.rounds_total + bool(decoding))
         at = 0
-        for stream, run in zip([*decoding, *(stream for stream, _ in reading)], runs, strict=True):
-            if run.logits:
-                found = logits[at : at + run.logits]
-                at += run.logits
-                if not run.decode:
-                    self._prompts.complete(names.get(stream.slot, 0), found)
+        streams = [*decoding, *(stream for stream, _ in reading)]
+        for stream, run, guesses in zip(streams, runs, executed.drafts, strict=True):
+            found = logits[at : at + run.logits + len(guesses)]
+            at += len(found)
+            if run.decode:
+                self._verify(stream, found, guesses)
+            elif run.logits:
+                self._prompts.complete(names.get(stream.slot, 0), found)
                 self._deliver(stream, found)
 
     def _keep(self, reading: list[Stream]) -> dict[int, int]:
@@ -221,7 +219,7 @@ class LeaderEngine:
         names: dict[int, int] = {}
         for stream in reading:
             if stream.filled in stream.marks or stream.prompt_left == 0:
-                name, going = self._prompts.add(stream.job.request.content_ids[: stream.filled])
+                name, going = self._prompts.add(stream.history[: stream.filled])
                 self._dropped += going
                 if name:
                     names[stream.slot] = name
@@ -235,10 +233,22 @@ class LeaderEngine:
         each = self._settings.window_rows // len(decoding) if decoding else 0
         for stream in decoding:
             most = min(each, stream.budget_left) - 1
-            drafts = self._drafting.propose(stream, most) if most > 0 and stream.job.request.draft else []
+            drafted_for = stream.job.request.draft
+            drafts = self._drafting.propose(stream, most) if most > 0 and drafted_for else []
+            order = None
+            if self._orders is not None and drafted_for:
+                order = self._orders.order(stream, 0 if drafts else max(0, most))
             window = stream.open_window(drafts)
-            runs.append(Run(stream.slot, window, decode=True, logits=len(window), kept=stream.kept))
+            runs.append(Run(stream.slot, window, decode=True, logits=len(window), kept=stream.kept, order=order))
         return runs
+
+    def _verify(self, stream: Stream, logits: Logits, guesses: list[int]) -> None:
+        """Deliver what a window yields, `guesses` of the drafter in it."""
+        stream.widen_window(guesses)
+        accepted = stream.accepted
+        self._deliver(stream, logits)
+        if guesses and self._orders is not None:
+            self._orders.settled(stream.slot, len(guesses), stream.accepted - accepted)
 
     def _deliver(self, stream: Stream, logits: Logits) -> None:
         if stream.job.cancelled or self._stopping:
@@ -255,23 +265,14 @@ class LeaderEngine:
         if reason is not None:
             self._finish(stream, reason)
 
-    def _media_rows(self, reading: list[tuple[Stream, int]]) -> Tensor | None:
-        """The rows of all pictures in the portions that are being read, in the portions' order."""
-        portions = [
-            (stream.job.request.media, stream.filled - rows, stream.filled)
-            for stream, rows in reading
-            if stream.job.request.media
-        ]
-        return self._encoder.rows(portions) if self._encoder is not None and portions else None
-
-    def _execute(self, runs: list[Run], kept: list[tuple[int, int]], media_rows: Tensor | None) -> Logits:
-        """One step on every rank; the logits asked for, [n, vocab] fp32."""
+    def _execute(self, runs: list[Run], kept: list[tuple[int, int]]) -> Executed:
+        """One step on every rank."""
         step = Step(self._step_number + 1, runs, self._released, self._dropped, self._resumed, kept)
         self._released, self._dropped, self._resumed = [], [], []
         self._step_started = time.monotonic()
         try:
             checksum = solo_checksum(step) if self._leader is None else self._leader.broadcast(step.message())
-            logits = self._runner.execute(step, checksum, media_rows)
+            executed = self._runner.execute(step, checksum)
         except RuntimeError:
             if self._leader is None:
                 raise
@@ -279,8 +280,7 @@ class LeaderEngine:
         finally:
             self._step_started = None
         self._step_number = step.number
-        result: Logits = logits.cpu().numpy()
-        return result
+        return executed
 
     def _finish(self, stream: Stream, reason: FinishReason) -> None:
         """End a stream: its slot is released with the next step, its lane is free at once."""
@@ -290,6 +290,8 @@ class LeaderEngine:
             self._released.append(stream.slot)
         self._resumed = begun
         self._drafting.forget(stream)
+        if self._orders is not None:
+            self._orders.forget(stream.slot)
         now = time.monotonic()
         first = stream.first_at
         stats = ReplyStats(
@@ -318,11 +320,9 @@ class LeaderEngine:
 
 def _portion(stream: Stream, rows: int) -> Run:
     """The next `rows` tokens of a prompt, with the last one's logits at the prompt's end."""
-    start = stream.filled
-    tokens = stream.history[start : start + rows]
+    tokens = stream.history[stream.filled : stream.filled + rows]
     stream.filled += rows
-    media = media_indices(stream.job.request.media, start, stream.filled)
-    return Run(stream.slot, tokens, decode=False, logits=int(stream.prompt_left == 0), media=media)
+    return Run(stream.slot, tokens, decode=False, logits=int(stream.prompt_left == 0))
 
 
 def runnable(streams: list[Stream]) -> list[Stream]:

@@ -39,7 +39,7 @@ class Stream:
         self.accepted = 0
         self.started = time.monotonic()
         self.first_at: float | None = None
-        self._seed = request.sampling.seed if request.sampling.seed is not None else prompt_seed(request.prompt_ids)
+        self.seed = request.sampling.seed if request.sampling.seed is not None else prompt_seed(request.prompt_ids)
 
     @property
     def prompt_left(self) -> int:
@@ -61,7 +61,12 @@ class Stream:
         """The rows of the next window: the pending token and the drafts, fewer than the reply has tokens left."""
         self.window = [self.history[-1], *drafts]
         self.drafted += len(drafts)
-        return self.window
+        return list(self.window)
+
+    def widen_window(self, drafts: list[int]) -> None:
+        """The drafter's guesses have been added to the window as every rank ran it."""
+        self.window += drafts
+        self.drafted += len(drafts)
 
     def absorb(self, logits: Logits) -> tuple[list[int], FinishReason | None]:
         """Draw from the logits of a window's rows (or of the prompt's last row), [n, vocab].
@@ -95,4 +100,4 @@ class Stream:
         if self.produced < request.min_new_tokens and request.stop_ids:
             logits = logits.copy()
             logits[[token for token in request.stop_ids if token < len(logits)]] = -numpy.inf
-        return sample(logits, request.sampling, self._seed, len(self.history))
+        return sample(logits, request.sampling, self.seed, len(self.history))

@@ -166,7 +166,7 @@ def test_rows_equal_the_plain_reading_whole_in_pieces_and_decoded(seed: int, wri
     assert state.position == 75
 
 
-def greedy(logits: torch.Tensor, step: int) -> list[int]:
+def greedy(logits: torch.Tensor, alive: list[int], step: int) -> list[int]:
     found: list[int] = logits.argmax(1).tolist()
     return found
 
@@ -178,7 +178,7 @@ def test_a_chain_feeds_each_draft_with_the_heads_own_row(write: Write) -> None:
     hidden, after = backbone_hidden(backbone, ids[:-1]), ids[1:]
     state = head.new_state()
     last = absorb(head, state, hidden, after, decode=False)[-1:]
-    (chain,) = head.draft(last, [state], 4, greedy)
+    (chain,) = head.draft(last, [state], [4], greedy)
     plain = PlainHead(directory)
     for number in range(4):
         row = plain.rows(hidden, after)[-1:]
@@ -206,13 +206,13 @@ def test_drafts_leave_the_states_as_they_were_to_the_bit(write: Write) -> None:
             [part.clone() for part in (layer.latents.rows, layer.pooled.rows, layer.open_keys, layer.open_gates)]
         )
         states.append(state)
-    together = head.draft(torch.cat(lasts), states, 7, greedy)
+    together = head.draft(torch.cat(lasts), states, [7] * 3, greedy)
     for state, kept, ids in zip(states, before, sequences, strict=True):
         layer = layer_of(state)
         now = (layer.latents.rows, layer.pooled.rows, layer.open_keys, layer.open_gates)
         assert state.position == len(ids) - 1
         assert all(torch.equal(new, old) for new, old in zip(now, kept, strict=True))
     # And what comes next is what would have come without them: drafted alone, every chain is the same.
-    alone = [head.draft(last, [state], 7, greedy)[0] for last, state in zip(lasts, states, strict=True)]
+    alone = [head.draft(last, [state], [7], greedy)[0] for last, state in zip(lasts, states, strict=True)]
     assert alone == together
     assert all(len(chain) == 7 for chain in together)

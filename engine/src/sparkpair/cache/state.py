@@ -9,6 +9,7 @@ nothing else had been computed.
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -94,15 +95,24 @@ class DsaState:
 LayerState = KdaState | DsaState
 
 
+class DraftState(Protocol):
+    """What a drafter keeps of a sequence."""
+
+    def snapshot(self) -> DraftState:
+        """The state as it is now; whoever continues either of the two leaves the other as it is."""
+
+
 class SequenceState:
     """All layers' state of one sequence; `position` tokens have been absorbed.
 
-    `window` is the number of decode rows that wait for `commit`.
+    `window` is the number of decode rows that wait for `commit`. `draft` is the drafter's, where there is one: it waits
+    for orders of its own.
     """
 
-    def __init__(self, layers: list[LayerState], position: int = 0) -> None:
+    def __init__(self, layers: list[LayerState], position: int = 0, draft: DraftState | None = None) -> None:
         self.layers = layers
         self.position = position
+        self.draft = draft
         self.window = 0
 
     def commit(self, kept: int) -> None:
@@ -116,7 +126,8 @@ class SequenceState:
 
     def snapshot(self) -> SequenceState:
         """The state as it is now, without a window; whoever continues either of the two leaves the other as it is."""
-        return SequenceState([layer.snapshot() for layer in self.layers], self.position)
+        draft = None if self.draft is None else self.draft.snapshot()
+        return SequenceState([layer.snapshot() for layer in self.layers], self.position, draft)
 
 
 def new_state(config: TextConfig, *, kda_heads: int, dtype: torch.dtype, device: torch.device) -> SequenceState:

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from sparkpair.cache.state import SequenceState, Span
 from sparkpair.comm.wire import Message
+from sparkpair.drafting.drafter import Ask, Passed, RankDrafter
+from sparkpair.drafting.orders import DraftOrder
 from sparkpair.errors import PeerLost
 from sparkpair.model.glm5_next import Glm5NextRank
-from sparkpair.model.media_rows import MediaRows
 from sparkpair.request import RankStep
 
 
@@ -29,8 +30,8 @@ class Run:
     """Tokens of one sequence to absorb.
 
     `decode` runs the serial form and leaves the rows waiting: `kept` of the sequence's next run says how many of them
-    stay. `logits` is the number of last rows whose logits are wanted. `media` are the indices of tokens that stand for
-    rows of pictures, which only rank 0 has.
+    stay. `logits` is the number of last rows whose logits are wanted. With an order the drafter first adds its guesses
+    to the tokens, and their logits are wanted too.
     """
 
     slot: int
@@ -38,7 +39,13 @@ class Run:
     decode: bool
     logits: int
     kept: int = 0
-    media: list[int] = dataclasses.field(default_factory=list)
+    order: DraftOrder | None = None
+
+    @staticmethod
+    def parse(fields: dict[str, Any]) -> Run:
+        """The run of a control message."""
+        order = fields["order"]
+        return Run(**{**fields, "order": None if order is None else DraftOrder(**order)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +72,7 @@ class Step:
         """The step of a control message."""
         return Step(
             number=int(fields["number"]),
-            runs=[Run(**run) for run in fields["runs"]],
+            runs=[Run.parse(run) for run in fields["runs"]],
             released=list(fields["released"]),
             dropped=list(fields["dropped"]),
             resumed=[(slot, name) for slot, name in fields["resumed"]],
@@ -73,19 +80,26 @@ class Step:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Executed:
+    """What a step gave: `logits` [n, vocab] fp32 of the rows its runs want, and the guesses added to each run."""
+
+    logits: Tensor
+    drafts: list[list[int]]
+
+
 class StepRunner:
     """Executes steps on this rank; holds the sequences' states by slot and the kept ones by name."""
 
-    def __init__(self, model: Glm5NextRank) -> None:
+    def __init__(self, model: Glm5NextRank, drafter: RankDrafter | None = None) -> None:
         self._model = model
+        self._drafter = drafter
         self._states: dict[int, SequenceState] = {}
         self._kept: dict[int, SequenceState] = {}
         self.ranks = tuple(RankStep(rank, 0) for rank in range(model.group.world))
 
-    def execute(self, step: Step, checksum: int, media_rows: Tensor | None = None) -> Tensor:
-        """Run one step and return the logits its runs ask for, [n, vocab] fp32, alike on every rank.
-
-        `media_rows` [n, d], on rank 0 alone, are the rows of all media tokens of the step in order.
+    def execute(self, step: Step, checksum: int) -> Executed:
+        """Run one step; its results are alike on every rank.
 
         Raises PeerLost naming the rank that executed something else, RuntimeError when the exchange fails.
         """
@@ -95,26 +109,52 @@ class StepRunner:
             self._states[slot] = self._kept[name].snapshot()
         for name in step.dropped:
             del self._kept[name]
+        states = [self._committed(run) for run in step.runs]
+        drafts = self._draft(step.runs, states)
         tokens: list[int] = []
-        spans: list[Span] = []
+        passed: list[Passed] = []
         wanted: list[int] = []
-        pictured: list[int] = []
-        for run in step.runs:
-            state = self._states.get(run.slot)
-            if state is None:
-                state = self._states[run.slot] = self._model.new_state()
-            state.commit(run.kept)
-            spans.append(Span(slice(len(tokens), len(tokens) + len(run.tokens)), state, run.decode))
-            pictured.extend(len(tokens) + index for index in run.media)
-            tokens.extend(run.tokens)
-            wanted.extend(range(len(tokens) - run.logits, len(tokens)))
+        for run, state, guesses in zip(step.runs, states, drafts, strict=True):
+            rows = slice(len(tokens), len(tokens) + len(run.tokens) + len(guesses))
+            passed.append(Passed(state, rows, [*run.tokens, *guesses], run.decode))
+            tokens.extend(passed[-1].tokens)
+            wanted.extend(range(rows.stop - run.logits - len(guesses), rows.stop))
         batch = torch.tensor(tokens, dtype=torch.int64, device=self._model.device)
-        media = MediaRows(pictured, media_rows) if pictured else None
-        logits = self._model.forward(batch, spans, wanted, media)
+        spans = [Span(part.rows, part.state, part.decode) for part in passed]
+        watch = None if self._drafter is None else self._drafter.watch
+        logits = self._model.forward(batch, spans, wanted, watch=watch)
+        if self._drafter is not None:
+            # A window without an order is of a request that is never drafted for.
+            follows = zip(passed, step.runs, strict=True)
+            self._drafter.passed([part for part, run in follows if not run.decode or run.order is not None])
         for slot, name in step.kept:
             self._kept[name] = self._states[slot].snapshot()
-        self._compare(step.number, checksum, zlib.crc32(logits.cpu().numpy().tobytes()))
-        return logits
+        result = zlib.crc32(logits.cpu().numpy().tobytes(), zlib.crc32(json.dumps(drafts).encode()))
+        self._compare(step.number, checksum, result)
+        return Executed(logits, drafts)
+
+    def _committed(self, run: Run) -> SequenceState:
+        """The state a run continues, with what stays of its last window."""
+        state = self._states.get(run.slot)
+        if state is None:
+            state = self._states[run.slot] = self._model.new_state()
+            if self._drafter is not None:
+                state.draft = self._drafter.new_state()
+        state.commit(run.kept)
+        return state
+
+    def _draft(self, runs: list[Run], states: list[SequenceState]) -> list[list[int]]:
+        """The guesses for each run; none for those without an order."""
+        drafts: list[list[int]] = [[] for _ in runs]
+        asks = {
+            index: Ask(states[index], run.kept, run.tokens[0], run.order)
+            for index, run in enumerate(runs)
+            if run.order is not None
+        }
+        if self._drafter is not None and asks:
+            for index, guesses in zip(asks, self._drafter.draft(list(asks.values())), strict=True):
+                drafts[index] = guesses
+        return drafts
 
     def _compare(self, number: int, checksum: int, result: int) -> None:
         reports = self._model.group.gather_numbers([number, checksum, result])

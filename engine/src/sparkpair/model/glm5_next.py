@@ -6,6 +6,8 @@ Each sublayer ends in a partial sum that the group adds in rank order, so every 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,9 @@ from sparkpair.model.media_rows import MediaRows, place_media
 from sparkpair.model.moe import DenseMlp, MoeMlp
 
 PREFIX = "model.language_model"
+
+# Told the index of a layer and the streams [T, S, d] after it.
+Watch = Callable[[int, Tensor], None]
 
 
 class DecoderLayer:
@@ -70,20 +75,27 @@ class Glm5NextRank:
 
     @torch.inference_mode()
     def forward(
-        self, tokens: Tensor, spans: list[Span], logit_rows: list[int], media: MediaRows | None = None
+        self,
+        tokens: Tensor,
+        spans: list[Span],
+        logit_rows: list[int],
+        media: MediaRows | None = None,
+        watch: Watch | None = None,
     ) -> Tensor:
         """Run `tokens` [T] (int64) of the sequences in `spans` and return logits [len(logit_rows), vocab] in fp32.
 
         `logit_rows` are row numbers of this batch. Every rank returns the same logits. Prompt rows
-        advance their sequence's position; decode rows wait for its `commit`.
+        advance their sequence's position; decode rows wait for its `commit`. `watch` is told every layer's streams.
         """
-        streams = self.absorb(tokens, spans, media)
+        streams = self.absorb(tokens, spans, media, watch)
         if not logit_rows:
             return streams.new_empty(0, self.config.vocab_size, dtype=torch.float32)
         return self.logits(self.hidden(streams[torch.tensor(logit_rows, device=streams.device)]))
 
     @torch.inference_mode()
-    def absorb(self, tokens: Tensor, spans: list[Span], media: MediaRows | None = None) -> Tensor:
+    def absorb(
+        self, tokens: Tensor, spans: list[Span], media: MediaRows | None = None, watch: Watch | None = None
+    ) -> Tensor:
         """The streams after the last layer, [T, S, d], for every row of the batch; see `forward`."""
         x = self.embedding[tokens]
         if media is not None:
@@ -91,6 +103,8 @@ class Glm5NextRank:
         streams = x.unsqueeze(1).expand(-1, self.config.hc_mult, -1)
         for layer in self.layers:
             streams = layer.forward(streams, spans, self.group)
+            if watch is not None:
+                watch(layer.index, streams)
         for span in spans:
             span.advance()
         return streams

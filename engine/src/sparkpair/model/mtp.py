@@ -8,7 +8,7 @@ own output takes the place of the backbone's row, and the rows so made are forgo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.model.dsa import DsaAttention
 from sparkpair.model.glm5_next import PREFIX, Glm5NextRank
 from sparkpair.model.moe import MoeMlp
+
+Pick = Callable[[Tensor, list[int], int], Sequence[int | None]]
 
 
 class MtpHead:
@@ -64,30 +66,40 @@ class MtpHead:
             span.advance()
         return kernels.rms_norm(x, self.final_norm, self.eps)
 
-    def draft(
-        self, normed: Tensor, states: list[SequenceState], count: int, pick: Callable[[Tensor, int], list[int]]
-    ) -> list[list[int]]:
-        """Chains of `count` drafts, one for each of several sequences, which are left as they were.
+    def draft(self, normed: Tensor, states: list[SequenceState], counts: list[int], pick: Pick) -> list[list[int]]:
+        """A chain of drafts for each of several sequences, which are left as they were.
 
-        `normed` [B, d] is the head's row of each sequence's last absorbed position. `pick(logits [B, vocab], step)`
-        chooses a token for each; every rank must choose alike. Draft k of a sequence whose head has absorbed n rows
-        guesses the token at position n + 1 + k.
+        `normed` [B, d] is the head's row of each sequence's last absorbed position, `counts` are the most drafts of
+        each, at least one. `pick(logits [n, vocab], alive, step)` chooses a token for each of the n sequences in
+        `alive`, or None to end its chain; every rank must choose alike. Draft k of a sequence whose head has absorbed n
+        rows guesses the token at position n + 1 + k.
         """
         before = [_Mark(state) for state in states]
         chains: list[list[int]] = [[] for _ in states]
-        for step in range(count):
-            chosen = pick(self.backbone.logits(normed), step)
-            for chain, token in zip(chains, chosen, strict=True):
-                chain.append(token)
-            if step + 1 < count:
-                spans = [Span(slice(row, row + 1), state, decode=True) for row, state in enumerate(states)]
-                tokens = torch.tensor(chosen, dtype=torch.int64, device=normed.device)
-                normed = self.forward(normed, tokens, spans)
-                for state in states:
-                    state.commit(1)
+        alive = list(range(len(states)))
+        step = 0
+        while alive:
+            chosen = pick(self.backbone.logits(normed), alive, step)
+            for sequence, token in zip(alive, chosen, strict=True):
+                if token is not None:
+                    chains[sequence].append(token)
+            step += 1
+            going = [row for row, sequence in enumerate(alive) if chosen[row] is not None and counts[sequence] > step]
+            alive = [alive[row] for row in going]
+            if alive:
+                normed = self._follow(normed[going], [states[sequence] for sequence in alive], chains, alive)
         for mark in before:
             mark.rewind()
         return chains
+
+    def _follow(self, normed: Tensor, states: list[SequenceState], chains: list[list[int]], alive: list[int]) -> Tensor:
+        """One more row for each chain of `alive`, after its newest draft."""
+        spans = [Span(slice(row, row + 1), state, decode=True) for row, state in enumerate(states)]
+        tokens = torch.tensor([chains[sequence][-1] for sequence in alive], dtype=torch.int64, device=normed.device)
+        rows = self.forward(normed, tokens, spans)
+        for state in states:
+            state.commit(1)
+        return rows
 
 
 class _Mark:
