@@ -16,17 +16,18 @@ from sparkpair.cache.state import Span
 from sparkpair.checkpoint.miniature import miniature_document, write_weights
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
-from sparkpair.comm.group import Group, SoloGroup
+from sparkpair.comm.group import SoloGroup
 from sparkpair.comm.local import join_store, local_group, open_store
 from sparkpair.errors import UserError
 from sparkpair.logits import load_rank
 from sparkpair.model.config import load_text_config
+from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.model.media_rows import MediaRows
 from sparkpair.model.vision import VisionTower
 from sparkpair.model.vision_config import load_vision_config, parse_vision_config
 
 from tests.engine.model.configurations import random_text_config
-from tests.engine.model.conftest import random_ids
+from tests.engine.model.conftest import DEVICE, random_ids
 
 TOLERANCE = 1e-4
 Grid = tuple[int, int, int]
@@ -90,7 +91,7 @@ def load_tower(directory: pathlib.Path) -> VisionTower:
         world=1,
         rank=0,
         dtype=torch.float32,
-        device=torch.device("cpu"),
+        device=torch.device(DEVICE),
     )
     return VisionTower(load_vision_config(directory), weights)
 
@@ -113,9 +114,14 @@ def test_the_tower_equals_the_reference(seed: int, write: Callable[[int], pathli
         # The reference attends among all frames of one entry, so a clip's pairs are given one by one.
         pairs = [(1, height, width) for times, height, width in grids for _ in range(times)]
         expected = visual(torch.cat(patches), grid_thw=torch.tensor(pairs)).pooler_output
-    found = torch.cat([tower.encode(part, grid) for part, grid in zip(patches, grids, strict=True)])
+    found = encoded_rows(tower, patches, grids)
     assert expected.std() > 0.1, "the reference's rows are flat, so agreeing with them would say little"
     assert (found - expected).abs().max() <= TOLERANCE
+
+
+def encoded_rows(tower: VisionTower, patches: list[torch.Tensor], grids: list[Grid]) -> torch.Tensor:
+    """The tower's rows of several pictures, on the CPU."""
+    return torch.cat([tower.encode(part, grid) for part, grid in zip(patches, grids, strict=True)]).cpu()
 
 
 def multimodal_prompt(tower: VisionTower, seed: int) -> tuple[list[int], list[torch.Tensor], list[Grid]]:
@@ -130,11 +136,8 @@ def multimodal_prompt(tower: VisionTower, seed: int) -> tuple[list[int], list[to
     return ids, patches, grids
 
 
-def chunked_logits(
-    directory: pathlib.Path, group: Group, ids: list[int], rows: torch.Tensor | None, cuts: list[int]
-) -> torch.Tensor:
+def chunked_logits(model: Glm5NextRank, ids: list[int], rows: torch.Tensor | None, cuts: list[int]) -> torch.Tensor:
     """Logits of every position; the prompt absorbed in the pieces that `cuts` ends."""
-    model = load_rank(directory, group)
     state = model.new_state()
     places = [at for at, token in enumerate(ids) if token == IMAGE]
     pieces = []
@@ -143,9 +146,14 @@ def chunked_logits(
         media = MediaRows([places[index] - start for index in inside], None if rows is None else rows[inside])
         span = Span(slice(0, stop - start), state, decode=False)
         pieces.append(
-            model.forward(torch.tensor(ids[start:stop]), [span], list(range(stop - start)), media if inside else None)
+            model.forward(
+                torch.tensor(ids[start:stop], device=model.device),
+                [span],
+                list(range(stop - start)),
+                media if inside else None,
+            )
         )
-    return torch.cat(pieces)
+    return torch.cat(pieces).cpu()
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -158,10 +166,11 @@ def test_logits_after_pictures_equal_the_reference(seed: int, write: Callable[[i
         expected = reference(directory)(
             input_ids=torch.tensor([ids]), pixel_values=torch.cat(patches), image_grid_thw=torch.tensor(grids)
         ).logits[0]
-    rows = torch.cat([tower.encode(part, grid) for part, grid in zip(patches, grids, strict=True)])
+    rows = encoded_rows(tower, patches, grids)
+    model = load_rank(directory, SoloGroup(), DEVICE)
     # Whole; cut inside the first picture; cut at its first and inside the second; one token at a time around one.
     for cuts in ([], [54], [51, 64, 76], [50, 51, 52, 53, 58]):
-        found = chunked_logits(directory, SoloGroup(), ids, rows, cuts)
+        found = chunked_logits(model, ids, rows, cuts)
         assert torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE), cuts
 
 
@@ -169,14 +178,14 @@ def test_two_ranks_see_the_picture_that_only_rank_0_has(write: Callable[[int], p
     directory = write(3)
     tower = load_tower(directory)
     ids, patches, grids = multimodal_prompt(tower, 3)
-    rows = torch.cat([tower.encode(part, grid) for part, grid in zip(patches, grids, strict=True)])
-    expected = chunked_logits(directory, SoloGroup(), ids, rows, [54])
+    rows = encoded_rows(tower, patches, grids)
+    expected = chunked_logits(load_rank(directory, SoloGroup(), DEVICE), ids, rows, [54])
     store = open_store(2)
     found: dict[int, torch.Tensor] = {}
 
     def run(rank: int) -> None:
         group = local_group(store if rank == 0 else join_store(store.port, 2), rank, 2)
-        found[rank] = chunked_logits(directory, group, ids, rows if rank == 0 else None, [54])
+        found[rank] = chunked_logits(load_rank(directory, group), ids, rows if rank == 0 else None, [54])
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
     for thread in threads:
