@@ -28,7 +28,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.sparkpair.serving.plugins.module_utils._anchors import parse_anchors
-
 from ansible_collections.sparkpair.serving.plugins.module_utils._plan import served_name
 
 ready_path = "/v1/models"

@@ -8,11 +8,12 @@ An engine adapter with the common names of `_engine_sparkpair.py` as far as an e
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.sparkpair.serving.plugins.module_utils import (
     _tensorfold_defaults,
+    _tensorfold_log,
     _tensorfold_releases,
     _tensorfold_rules,
     _tensorfold_settings,
@@ -69,6 +70,7 @@ _NCCL_OWNED = {
 OWNED_ENVIRONMENT = {**_tensorfold_settings.OWNED_VARIABLES, **_NCCL_OWNED}
 
 fill_defaults = _tensorfold_defaults.fill
+read_log = _tensorfold_log.read
 check = _tensorfold_rules.check
 differing = _tensorfold_rules.differing
 notes = _tensorfold_rules.notes
@@ -77,6 +79,14 @@ notes = _tensorfold_rules.notes
 def base_url(host: str, port: int) -> str:
     """Return the URL by which the head reaches its own API; a wildcard bind address is reached on loopback."""
     return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+
+
+def check_argv(argv: Sequence[str]) -> list[str]:
+    """Return the command that has the image's own parser check a rank's arguments, and starts nothing.
+
+    The parser refuses wrong values and choices before it comes to the help; a flag that it does not know passes.
+    """
+    return [*argv, "--help"]
 
 
 def release(settings: Mapping[str, Any]) -> _tensorfold_releases.Release:

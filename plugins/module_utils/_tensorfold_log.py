@@ -16,6 +16,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._tensorfold_rele
 _NUMBER = r"(\d[\d,_]*)"
 _ESTIMATE = re.compile(r"startup estimate ([\d.]+) GiB within ([\d.]+) GiB")
 _FITTING = re.compile(rf"largest fitting prompt-plus-reply window: {_NUMBER} tokens")
+_ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception)|error|tensorfold serve: error): ")
 _NCCL_FAILURE = re.compile(r"NCCL error 2: unhandled system error")
 _LOADING = re.compile(r"\bloading\b")
 _SERVING = re.compile(r"\bserving (\S+).* at (https?://\S+)")
@@ -33,18 +34,22 @@ SPLIT_VARIABLES = ("TF_GLM_HC_SPLIT", "TF_GLM_PREFILL_OVERLAP")
 def read(lines: Iterable[str]) -> dict[str, Any]:
     """Return what the lines of one run say; of what is said twice the last counts.
 
-    Keys as of `_anchors.parse_anchors` where both engines say it (`estimate_gib`, `budget_gib`,
-    `fitting_window_tokens`, `loading`, `ready_s`, `served_name`, `serving_url`), `nccl_failure`, and `transport`: `ib`
-    or `socket` as NCCL chose, None before it says. A channel over sockets decides, for it slows all of them.
+    Keys as of `_anchors.parse_anchors` (`window_tokens`, `parallel` and `fatals` are never said here; `errors` are the
+    lines that begin as Python's or the program's own errors do), `nccl_failure`, and `transport`: `ib` or `socket` as
+    NCCL chose, None before it says. A channel over sockets decides, for it slows all of them.
     """
     found: dict[str, Any] = {
         "estimate_gib": None,
         "budget_gib": None,
+        "window_tokens": None,
+        "parallel": None,
         "fitting_window_tokens": None,
         "loading": None,
         "ready_s": None,
         "served_name": None,
         "serving_url": None,
+        "errors": [],
+        "fatals": [],
         "nccl_failure": False,
         "transport": None,
     }
@@ -53,6 +58,8 @@ def read(lines: Iterable[str]) -> dict[str, Any]:
             found.update(estimate_gib=float(match[1]), budget_gib=float(match[2]))
         if match := _FITTING.search(line):
             found.update(fitting_window_tokens=int(re.sub(r"\D", "", match[1])))
+        if _ERROR.search(line):
+            found["errors"].append(line)
         if _NCCL_FAILURE.search(line):
             found.update(nccl_failure=True)
         if match := _READY.search(line):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.sparkpair.serving.plugins.module_utils import _tensorfold_log as log
+from ansible_collections.sparkpair.serving.plugins.module_utils._anchors import parse_anchors
 
 from tests.unit.plugins.module_utils.tensorfold import one, plan
 
@@ -25,6 +26,8 @@ FITTING = {"fitting_window_tokens": 524288}
         ("2026-10-08 loading layer 12 of 45", "loading", "2026-10-08 loading layer 12 of 45"),
         ("rank 1 ready in 131.5 s", "ready_s", 131.5),
         ("serving GLM-5.3-Flash-EXL3 at http://0.0.0.0:8888", "serving_url", "http://0.0.0.0:8888"),
+        ("tensorfold serve: error: --parallel 9", "errors", ["tensorfold serve: error: --parallel 9"]),
+        ("torch.OutOfMemoryError: CUDA", "errors", ["torch.OutOfMemoryError: CUDA"]),
         ("NCCL INFO Using network IB", "transport", "ib"),
         ("NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0", "transport", "ib"),
         ("NCCL INFO Using network Socket", "transport", "socket"),
@@ -32,7 +35,11 @@ FITTING = {"fitting_window_tokens": 524288}
 )
 def test_an_anchor_is_read(line: str, key: str, value: Any) -> None:
     assert log.read(["something else", line, ""])[key] == value
-    assert log.read(["something else"])[key] in (None, False)
+    assert log.read(["something else"])[key] in (None, False, [])
+
+
+def test_both_engines_logs_are_read_into_the_same_keys() -> None:
+    assert set(parse_anchors([])) <= set(log.read([]))
 
 
 def test_one_channel_over_sockets_counts_whatever_comes_after_it() -> None:
