@@ -198,14 +198,14 @@ def test_ranks_in_step_place_what_only_rank_0_has(checkpoint: pathlib.Path, towe
     step = Step(1, [Run(1, list(asked.prompt_ids), decode=False, logits=1, media=where)], [])
     assert Step.parse(step.message()["step"]) == step
     rows = MediaEncoder(tower).rows([(asked.media, 0, 90)])
-    alone = StepRunner(load_rank(checkpoint, SoloGroup(), CPU)).execute(step, 7, rows)
+    alone = StepRunner(load_rank(checkpoint, SoloGroup(), CPU)).execute(step, 7, rows).logits
     store = open_store(2)
     found: dict[int, torch.Tensor] = {}
 
     def run(rank: int) -> None:
         group = local_group(store if rank == 0 else join_store(store.port, 2), rank, 2)
         runner = StepRunner(load_rank(checkpoint, group, CPU))
-        found[rank] = runner.execute(step, 7, rows if rank == 0 else None)
+        found[rank] = runner.execute(step, 7, rows if rank == 0 else None).logits
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
     for thread in threads:

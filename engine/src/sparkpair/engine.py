@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from torch import Tensor
+
 from sparkpair.cache.prompts import GRID, KeptPrompts, Logits
 from sparkpair.comm.control import Leader
 from sparkpair.comm.lockstep import Executed, Run, Step, StepRunner, solo_checksum
@@ -19,6 +21,7 @@ from sparkpair.drafting.orders import DraftOrders
 from sparkpair.drafting.policy import Drafting
 from sparkpair.errors import PeerLost
 from sparkpair.job import Job
+from sparkpair.model.media_encoder import MediaEncoder
 from sparkpair.request import (
     EngineError,
     EngineHealth,
@@ -27,6 +30,7 @@ from sparkpair.request import (
     GenerationRequest,
     ReplyStats,
     TokensEvent,
+    media_indices,
 )
 from sparkpair.scheduler import Admission, FillBudget, fill_shares
 from sparkpair.stream import Stream
@@ -63,12 +67,14 @@ class LeaderEngine:
         *,
         world: int,
         on_death: Callable[[Exception], None],
+        encoder: MediaEncoder | None = None,
     ) -> None:
         self._runner = runner
         self._leader = leader
         self._settings = settings
         self._world = world
         self._on_death = on_death
+        self._encoder = encoder
         self._admission: Admission[Job] = Admission(settings.lanes)
         self._budget = FillBudget(settings.fill_budget_s, CHUNK_ROWS)
         self._drafting = drafting
@@ -103,6 +109,8 @@ class LeaderEngine:
 
     def submit(self, request: GenerationRequest) -> Job:
         """See request.Engine."""
+        if request.media and self._encoder is None:
+            raise EngineError("this server was started without a vision tower")
         job = Job(request, self._cancel)
         if not self._admission.add(job):
             raise EngineError(self._error or "the server is stopping")
@@ -163,7 +171,7 @@ class LeaderEngine:
         self._slots += 1
         stream = Stream(job, self._slots)
         self._streams.append(stream)
-        prompt = job.request.prompt_ids
+        prompt = job.request.content_ids
         shared = self._prompts.divergence(prompt)
         entry = self._prompts.find(prompt)
         if entry is not None:
@@ -199,7 +207,7 @@ class LeaderEngine:
         runs = self._windows(decoding) + [_portion(stream, rows) for stream, rows in reading]
         names = self._keep([stream for stream, _ in reading])
         started = time.monotonic()
-        executed = self._execute(runs, list(names.items()))
+        executed = self._execute(runs, list(names.items()), self._media_rows(reading))
         logits: Logits = executed.logits.cpu().numpy()
         self._budget.measured(sum(shares), time.monotonic() - started)
         self._totals = dataclasses.replace(self._totals, rounds_total=self._totals.rounds_total + bool(decoding))
@@ -219,7 +227,7 @@ class LeaderEngine:
         names: dict[int, int] = {}
         for stream in reading:
             if stream.filled in stream.marks or stream.prompt_left == 0:
-                name, going = self._prompts.add(stream.history[: stream.filled])
+                name, going = self._prompts.add(stream.job.request.content_ids[: stream.filled])
                 self._dropped += going
                 if name:
                     names[stream.slot] = name
@@ -265,14 +273,23 @@ class LeaderEngine:
         if reason is not None:
             self._finish(stream, reason)
 
-    def _execute(self, runs: list[Run], kept: list[tuple[int, int]]) -> Executed:
+    def _media_rows(self, reading: list[tuple[Stream, int]]) -> Tensor | None:
+        """The rows of all pictures in the portions that are being read, in the portions' order."""
+        portions = [
+            (stream.job.request.media, stream.filled - rows, stream.filled)
+            for stream, rows in reading
+            if stream.job.request.media
+        ]
+        return self._encoder.rows(portions) if self._encoder is not None and portions else None
+
+    def _execute(self, runs: list[Run], kept: list[tuple[int, int]], media_rows: Tensor | None) -> Executed:
         """One step on every rank."""
         step = Step(self._step_number + 1, runs, self._released, self._dropped, self._resumed, kept)
         self._released, self._dropped, self._resumed = [], [], []
         self._step_started = time.monotonic()
         try:
             checksum = solo_checksum(step) if self._leader is None else self._leader.broadcast(step.message())
-            executed = self._runner.execute(step, checksum)
+            executed = self._runner.execute(step, checksum, media_rows)
         except RuntimeError:
             if self._leader is None:
                 raise
@@ -320,9 +337,11 @@ class LeaderEngine:
 
 def _portion(stream: Stream, rows: int) -> Run:
     """The next `rows` tokens of a prompt, with the last one's logits at the prompt's end."""
-    tokens = stream.history[stream.filled : stream.filled + rows]
+    start = stream.filled
+    tokens = stream.history[start : start + rows]
     stream.filled += rows
-    return Run(stream.slot, tokens, decode=False, logits=int(stream.prompt_left == 0))
+    media = media_indices(stream.job.request.media, start, stream.filled)
+    return Run(stream.slot, tokens, decode=False, logits=int(stream.prompt_left == 0), media=media)
 
 
 def runnable(streams: list[Stream]) -> list[Stream]:

@@ -22,6 +22,7 @@ from sparkpair.drafting.drafter import Ask, Passed, RankDrafter
 from sparkpair.drafting.orders import DraftOrder
 from sparkpair.errors import PeerLost
 from sparkpair.model.glm5_next import Glm5NextRank
+from sparkpair.model.media_rows import MediaRows
 from sparkpair.request import RankStep
 
 
@@ -30,8 +31,9 @@ class Run:
     """Tokens of one sequence to absorb.
 
     `decode` runs the serial form and leaves the rows waiting: `kept` of the sequence's next run says how many of them
-    stay. `logits` is the number of last rows whose logits are wanted. With an order the drafter first adds its guesses
-    to the tokens, and their logits are wanted too.
+    stay. `logits` is the number of last rows whose logits are wanted. `media` are the indices of tokens that stand for
+    rows of pictures, which only rank 0 has. With an order the drafter first adds its guesses to the tokens, and their
+    logits are wanted too.
     """
 
     slot: int
@@ -40,6 +42,7 @@ class Run:
     logits: int
     kept: int = 0
     order: DraftOrder | None = None
+    media: list[int] = dataclasses.field(default_factory=list)
 
     @staticmethod
     def parse(fields: dict[str, Any]) -> Run:
@@ -98,8 +101,10 @@ class StepRunner:
         self._kept: dict[int, SequenceState] = {}
         self.ranks = tuple(RankStep(rank, 0) for rank in range(model.group.world))
 
-    def execute(self, step: Step, checksum: int) -> Executed:
+    def execute(self, step: Step, checksum: int, media_rows: Tensor | None = None) -> Executed:
         """Run one step; its results are alike on every rank.
+
+        `media_rows` [n, d], on rank 0 alone, are the rows of all media tokens of the step in order.
 
         Raises PeerLost naming the rank that executed something else, RuntimeError when the exchange fails.
         """
@@ -114,15 +119,18 @@ class StepRunner:
         tokens: list[int] = []
         passed: list[Passed] = []
         wanted: list[int] = []
+        pictured: list[int] = []
         for run, state, guesses in zip(step.runs, states, drafts, strict=True):
             rows = slice(len(tokens), len(tokens) + len(run.tokens) + len(guesses))
             passed.append(Passed(state, rows, [*run.tokens, *guesses], run.decode))
+            pictured.extend(len(tokens) + index for index in run.media)
             tokens.extend(passed[-1].tokens)
             wanted.extend(range(rows.stop - run.logits - len(guesses), rows.stop))
         batch = torch.tensor(tokens, dtype=torch.int64, device=self._model.device)
         spans = [Span(part.rows, part.state, part.decode) for part in passed]
         watch = None if self._drafter is None else self._drafter.watch
-        logits = self._model.forward(batch, spans, wanted, watch=watch)
+        media = MediaRows(pictured, media_rows) if pictured else None
+        logits = self._model.forward(batch, spans, wanted, media, watch)
         if self._drafter is not None:
             # A window without an order is of a request that is never drafted for.
             follows = zip(passed, step.runs, strict=True)
