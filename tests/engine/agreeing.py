@@ -12,6 +12,7 @@ import pathlib
 import torch
 from safetensors.torch import load_file, save_file
 from sparkpair.checkpoint.miniature import miniature_document, write_weights
+from sparkpair.model.config import load_text_config
 
 from tests.engine.model.configurations import random_text_config
 
@@ -19,11 +20,16 @@ TEXT = "model.language_model"
 
 
 def write_agreeing(directory: pathlib.Path, seed: int, *, strength: float) -> None:
-    """Write the checkpoint of a seed; `strength` is what is left of the sublayers' outputs."""
+    """Write the checkpoint of a seed's random configuration, 320 ids; see `weaken`."""
     document = miniature_document({"text_config": random_text_config(seed) | {"num_nextn_predict_layers": 1}})
     document["text_config"]["pad_token_id"] = 0
     write_weights(directory, document, seed, frozenset(range(320)))
-    layers = document["text_config"]["num_hidden_layers"]
+    weaken(directory, strength=strength)
+
+
+def weaken(directory: pathlib.Path, *, strength: float) -> None:
+    """Leave only `strength` of what the sublayers put out, and let the head's join pass the embedding on."""
+    layers = load_text_config(directory).num_layers
     head = f"{TEXT}.layers.{layers}"
     norm: torch.Tensor | None = None
     for path in sorted(directory.glob("*.safetensors")):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from sparkpair.cache.prompts import KeptPrompts
-from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.checkpoint.rank_weights import Layout, RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.group import SoloGroup
 from sparkpair.comm.lockstep import StepRunner
@@ -20,11 +20,13 @@ from sparkpair.drafting.drafter import RankDrafter
 from sparkpair.drafting.mtp import MtpDrafter
 from sparkpair.drafting.orders import DraftOrders, Kind, parse_policy
 from sparkpair.drafting.policy import CopyDrafting
+from sparkpair.drafting.source import MtpSource
 from sparkpair.engine import EngineSettings, LeaderEngine
+from sparkpair.errors import UserError
 from sparkpair.model.config import load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.model.mtp import MtpHead
-from sparkpair.request import EngineHealth, GenerationRequest
+from sparkpair.request import EngineHealth
 
 from tests.engine.agreeing import write_agreeing
 from tests.engine.model.conftest import DEVICE
@@ -36,6 +38,7 @@ SOME = (0.1, 0.95)
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
+    directory: pathlib.Path
     model: Glm5NextRank
     drafters: dict[Kind, RankDrafter]
 
@@ -50,7 +53,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
         Checkpoint(directory), config, world=1, rank=0, dtype=torch.float32, device=torch.device(DEVICE)
     )
     model = Glm5NextRank(config, weights, SoloGroup())
-    return Loaded(model, {"mtp": MtpDrafter(MtpHead(model, weights))})
+    return Loaded(directory, model, {"mtp": MtpDrafter(MtpHead(model, weights))})
 
 
 @contextlib.contextmanager
@@ -104,3 +107,57 @@ async def test_every_policy_replies_as_serial_decoding_does(
     assert replies == serial
     assert health.drafted_total > 50
     assert SOME[0] < health.accepted_total / health.drafted_total < SOME[1]
+
+
+async def test_resumed_prompts_bring_the_drafters_state_and_reply_as_fresh_ones(loaded: Loaded) -> None:
+    asked = [request for pair in zip(conversation(4, 130), conversation(5, 130), strict=False) for request in pair]
+    # States that a request without drafts left behind serve one with drafts.
+    mixed = [dataclasses.replace(request, draft=index % 3 > 0) for index, request in enumerate([*asked, *asked])]
+    with engine(loaded, None, "0", lanes=1) as served:
+        fresh = [await collect(served, request) for request in mixed]
+    for lanes in (1, 4):
+        with engine(loaded, "mtp", "3", lanes=lanes, entries=64) as served:
+            resumed = await asyncio.gather(*(collect(served, request) for request in mixed))
+            health = served.health()
+        assert resumed == fresh
+        assert health.cached_tokens_total > health.prompt_tokens_total / 2
+        assert SOME[0] < health.accepted_total / health.drafted_total < SOME[1]
+
+
+async def test_a_resumed_state_drafts_as_the_one_it_was_kept_from(loaded: Loaded) -> None:
+    request = dataclasses.replace(conversation(3, 70)[-1], max_new_tokens=30)
+    found = []
+    with engine(loaded, "mtp", "3", lanes=1, entries=8) as served:
+        for _ in range(2):
+            before = served.health()
+            await collect(served, request)
+            after = served.health()
+            found.append((after.drafted_total - before.drafted_total, after.accepted_total - before.accepted_total))
+    assert after.cached_tokens_total == len(request.prompt_ids)
+    assert found[0] == found[1]
+    assert found[0][1] > 0
+
+
+async def test_a_request_that_asks_for_serial_decoding_is_not_drafted_for(loaded: Loaded, serial: list[Reply]) -> None:
+    with engine(loaded, "mtp", "3", lanes=4) as served:
+        alone = [dataclasses.replace(request, draft=False) for request in requests()]
+        replies = await asyncio.gather(*(collect(served, request) for request in alone))
+        assert served.health().drafted_total == 0
+    assert list(replies) == serial
+
+
+def test_the_estimate_counts_what_loading_the_drafter_takes(loaded: Loaded) -> None:
+    config, checkpoint = load_text_config(loaded.directory), Checkpoint(loaded.directory)
+    for rank in range(2):
+        weights = RankWeights(checkpoint, config, world=2, rank=rank, dtype=torch.float32, device=torch.device("cpu"))
+        source = MtpSource(checkpoint, config)
+        source.load(loaded.model, weights)
+        need = source.need(Layout(2, rank, torch.float32))
+        assert need.held == weights.bytes_held
+        assert need.stored == weights.bytes_read
+
+
+def test_a_checkpoint_without_an_mtp_layer_is_refused(loaded: Loaded) -> None:
+    config = dataclasses.replace(load_text_config(loaded.directory), mtp_layers=0)
+    with pytest.raises(UserError, match=r"--drafter mtp: .* has no MTP layer .*--drafter none"):
+        MtpSource(Checkpoint(loaded.directory), config)

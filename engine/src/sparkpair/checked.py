@@ -3,19 +3,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import check_world
+from sparkpair.drafting.source import DrafterSource, MtpSource
 from sparkpair.errors import UserError
 from sparkpair.http_side import api_options
 from sparkpair.model.config import TextConfig, load_text_config
 from sparkpair.settings import ServeSettings
 
 
-def check_model(settings: ServeSettings) -> tuple[TextConfig, Checkpoint]:
-    """The configuration and the files of the checkpoint. Raises UserError naming what does not fit the settings."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """A model and, where one is asked for, a drafter that fit the settings; nothing is loaded yet."""
+
+    config: TextConfig
+    checkpoint: Checkpoint
+    drafter: DrafterSource | None
+
+
+def check_model(settings: ServeSettings) -> CheckedModel:
+    """Open the checkpoint and the drafter's. Raises UserError naming what does not fit the settings."""
     if settings.device != "cpu" and not torch.cuda.is_available():
         raise UserError(f"--device {settings.device}: torch {torch.__version__} sees no GPU here; use --device cpu")
     config = load_text_config(settings.model)
@@ -23,7 +35,8 @@ def check_model(settings: ServeSettings) -> tuple[TextConfig, Checkpoint]:
     check_world(config, settings.tp)
     if settings.context > config.max_position_embeddings:
         raise UserError(f"--context {settings.context}: the model's window is {config.max_position_embeddings} tokens")
-    return config, checkpoint
+    drafter = None if settings.policy() is None else MtpSource(checkpoint, config)
+    return CheckedModel(config, checkpoint, drafter)
 
 
 def check_served(settings: ServeSettings) -> None:

@@ -18,6 +18,7 @@ from sparkpair.errors import UserError
 if TYPE_CHECKING:
     from sparkpair.settings import ServeSettings
 
+DRAFTING = ("drafter", "draft_policy")
 DEFAULT_PORT = 8888
 DEFAULT_MASTER_PORT = 29551
 
@@ -36,6 +37,12 @@ def _world_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tp", type=int, default=1, metavar="N", help="number of ranks (default %(default)s)")
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="this rank, from 0 (default %(default)s)")
     parser.add_argument("--context", type=int, default=0, metavar="N", help="prompt-plus-reply window; 0: what fits")
+    parser.add_argument(
+        "--drafter", choices=["none", "mtp"], default="none", help="what guesses tokens ahead (default %(default)s)"
+    )
+    parser.add_argument(
+        "--draft-policy", default="auto", metavar="P", help="how many guesses: 0, N, a[:LOW:HIGH], cN:P (default auto)"
+    )
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="requests at once (default %(default)s)")
     parser.add_argument("--cache-gib", type=float, default=0.25, metavar="X", help="kept prompts on a rank at most")
     parser.add_argument(
@@ -122,6 +129,8 @@ def serve_settings(options: argparse.Namespace) -> ServeSettings:
         parallel=options.parallel,
         window=options.window,
         copy_max=options.copy_max,
+        drafter=options.drafter,
+        draft_policy=options.draft_policy,
         fill_budget_ms=options.fill_budget_ms,
         cache_entries=options.cache_entries,
         cache_gib=options.cache_gib,
@@ -154,7 +163,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     defaults = build_parser().parse_args(["serve", str(options.model)])
-    for name in ("tp", "rank", "context", "parallel", "cache_gib", "memory_reserve_gib", "dense", "experts"):
+    for name in ("tp", "rank", "context", "parallel", "cache_gib", "memory_reserve_gib", "dense", "experts", *DRAFTING):
         setattr(defaults, name, getattr(options, name))
     defaults.master = "127.0.0.1"
     settings = serve_settings(defaults)

@@ -32,6 +32,16 @@ LIVE_COPIES = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DrafterNeed:
+    """Bytes of a rank for a drafter: weights as stored and as held, state for every token and for every sequence."""
+
+    stored: int = 0
+    held: int = 0
+    per_token: int = 0
+    per_stream: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes of one rank: `fixed` whatever the window is, `per_token` for every token of every request's window.
 
@@ -85,10 +95,13 @@ def plan_memory(
     reserve_gib: float,
     cache_bytes: int,
     forms: WeightForms | None = None,
+    drafter: DrafterNeed | None = None,
 ) -> MemoryPlan:
     """What rank `rank` of `world` needs, and its budget: `available` bytes less the reserve."""
     layout = Layout(world, rank, dtype, forms or WeightForms())
     loaded = rank_bytes(checkpoint, config, layout, lambda name: is_backbone(config, name))
+    drafts = drafter or DrafterNeed()
+    held = loaded.held + drafts.held
     kda = share(config.linear_heads, world, rank)
     kda_heads = kda.stop - kda.start
     memory = kda_heads * config.linear_head_dim**2 * 4
@@ -100,13 +113,13 @@ def plan_memory(
         config.intermediate_size,
     )
     workspace = chunk_rows * widest * 4 * LIVE_COPIES + chunk_rows * config.vocab_size * 4
-    per_stream = config.kda_layers * (memory + tail)
+    per_stream = config.kda_layers * (memory + tail) + drafts.per_stream
     row = config.kv_lora_rank + config.index_head_dim / config.index_kpool
     return MemoryPlan(
-        stored_weights=loaded.stored,
-        weights=loaded.held,
-        fixed=PROCESS_BYTES + loaded.held + workspace + parallel * per_stream + cache_bytes,
-        per_token=int(config.dsa_layers * row * dtype.itemsize) + 1,
+        stored_weights=loaded.stored + drafts.stored,
+        weights=held,
+        fixed=PROCESS_BYTES + held + workspace + parallel * per_stream + cache_bytes,
+        per_token=int(config.dsa_layers * row * dtype.itemsize) + 1 + drafts.per_token,
         per_stream=per_stream,
         parallel=parallel,
         budget=available - int(reserve_gib * GIB),

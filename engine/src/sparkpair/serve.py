@@ -26,12 +26,14 @@ from sparkpair.api.server import bind, serve_http
 from sparkpair.cache.prompts import KeptPrompts
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.checked import check_model
-from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.checkpoint.rank_weights import Layout, RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.control import FollowerLink, Leader, listen
 from sparkpair.comm.group import Group, SoloGroup, TensorGroup, host_store, reach_store
 from sparkpair.comm.lockstep import StepRunner
+from sparkpair.drafting.orders import DraftOrders
 from sparkpair.drafting.policy import CopyDrafting
+from sparkpair.drafting.source import DrafterSource
 from sparkpair.engine import CHUNK_ROWS, EngineSettings, LeaderEngine, follow
 from sparkpair.errors import DoesNotFit, PeerLost, UserError
 from sparkpair.http_side import api_options, warnings
@@ -54,17 +56,19 @@ def say(line: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loadable:
-    """A checkpoint that has been checked, and the plan of this rank's memory."""
+    """A checkpoint and a drafter that have been checked, and the plan of this rank's memory."""
 
     checkpoint: Checkpoint
     config: TextConfig
+    drafter: DrafterSource | None
     plan: MemoryPlan
     window: int
 
 
 def prepare(settings: ServeSettings) -> Loadable:
     """Check the checkpoint and the memory, print the estimate. Raises UserError or DoesNotFit."""
-    config, checkpoint = check_model(settings)
+    checked = check_model(settings)
+    config, checkpoint, drafter = checked.config, checked.checkpoint, checked.drafter
     available = mem_available()
     reserve = settings.memory_reserve_gib
     plan = plan_memory(
@@ -79,6 +83,7 @@ def prepare(settings: ServeSettings) -> Loadable:
         available=available,
         reserve_gib=available / 10 / GIB if reserve is None else reserve,
         forms=settings.forms,
+        drafter=drafter.need(Layout(settings.tp, settings.rank, DTYPE, settings.forms)) if drafter else None,
     )
     try:
         window = settle_window(plan, settings.context, config.max_position_embeddings)
@@ -87,15 +92,16 @@ def prepare(settings: ServeSettings) -> Loadable:
         say(f"largest fitting prompt-plus-reply window: {plan.largest_window(config.max_position_embeddings)} tokens")
         raise
     say(estimate_line(plan, window))
-    return Loadable(checkpoint, config, plan, window)
+    return Loadable(checkpoint, config, drafter, plan, window)
 
 
-def facts_to_compare(settings: ServeSettings, checkpoint: Checkpoint) -> dict[str, str]:
+def facts_to_compare(settings: ServeSettings, loadable: Loadable) -> dict[str, str]:
     """What every rank must have alike, by the name a person would look for."""
     return {
         "the engine's code": code_digest()[:16],
         "the version of torch": torch.__version__,
-        "the checkpoint's files": checkpoint.digest()[:16],
+        "the checkpoint's files": loadable.checkpoint.digest()[:16],
+        "the drafter": loadable.drafter.digest() if loadable.drafter else "none",
         "--tp": str(settings.tp),
         "--context": str(settings.context),
         "--parallel": str(settings.parallel),
@@ -104,8 +110,8 @@ def facts_to_compare(settings: ServeSettings, checkpoint: Checkpoint) -> dict[st
     }
 
 
-def load(loadable: Loadable, settings: ServeSettings, group: Group, check: Callable[[], None]) -> Glm5NextRank:
-    """Load this rank's weights; `check` runs after every tensor and may raise to end the load."""
+def load(loadable: Loadable, settings: ServeSettings, group: Group, check: Callable[[], None]) -> StepRunner:
+    """Load this rank's weights; it is then ready to execute steps. `check` runs after every tensor and may raise."""
     stored = loadable.plan.stored_weights
     whole = sum(entry.nbytes for entry in loadable.checkpoint.entries.values())
     say(f"loading weights: {stored / MIB:.1f} MiB of {whole / MIB:.1f} MiB on this rank")
@@ -119,7 +125,8 @@ def load(loadable: Loadable, settings: ServeSettings, group: Group, check: Calla
         forms=settings.forms,
         progress=lambda _: check(),
     )
-    return Glm5NextRank(loadable.config, weights, group)
+    model = Glm5NextRank(loadable.config, weights, group)
+    return StepRunner(model, loadable.drafter.load(model, weights) if loadable.drafter else None)
 
 
 class Signals:
@@ -171,12 +178,12 @@ def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started
     window = loadable.window
     if settings.tp > 1:
         leader, group, window = _gather(settings, loadable)
-    model = load(loadable, settings, group, leader.check if leader else lambda: None)
+    runner = load(loadable, settings, group, leader.check if leader else lambda: None)
     say(f"rank 0 ready in {time.monotonic() - started:.1f} s")
     try:
         if leader is not None:
             leader.wait_ready()
-        return asyncio.run(_serve_requests(settings, options, loadable.plan, model, leader, window, signals))
+        return asyncio.run(_serve_requests(settings, options, loadable.plan, runner, leader, window, signals))
     except Exception as error:
         if leader is not None:
             leader.close({"failed": str(error) if isinstance(error, PeerLost) else f"rank 0 failed: {error}"})
@@ -187,7 +194,7 @@ def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, Tensor
     """Wait for the other ranks and open the tensor group with them."""
     leader = Leader(settings.master, settings.master_port, settings.tp)
     say(f"waiting for {settings.tp - 1} other rank(s) at {settings.master}:{settings.master_port}")
-    facts = facts_to_compare(settings, loadable.checkpoint)
+    facts = facts_to_compare(settings, loadable)
     window = leader.join(facts, loadable.window, settings.join_timeout, say)
     meeting = listen(leader.address, 0, "--master")
     port = meeting.getsockname()[1]
@@ -211,7 +218,7 @@ async def _serve_requests(
     settings: ServeSettings,
     options: ApiOptions,
     plan: MemoryPlan,
-    model: Glm5NextRank,
+    runner: StepRunner,
     leader: Leader | None,
     window: int,
     signals: Signals,
@@ -219,13 +226,14 @@ async def _serve_requests(
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     deaths: list[Exception] = []
+    policy = settings.policy()
 
     def on_death(error: Exception) -> None:
         deaths.append(error)
         loop.call_soon_threadsafe(stop.set)
 
     engine = LeaderEngine(
-        StepRunner(model),
+        runner,
         leader,
         EngineSettings(
             context=window,
@@ -240,6 +248,7 @@ async def _serve_requests(
             entry_bytes=plan.per_stream,
             token_bytes=plan.per_token,
         ),
+        DraftOrders(policy) if policy else None,
         world=settings.tp,
         on_death=on_death,
     )
@@ -282,9 +291,7 @@ def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, start
 
     signals.on_stop = leave
     try:
-        welcome = link.join(facts_to_compare(settings, loadable.checkpoint), loadable.window, settings.join_timeout)[
-            "welcome"
-        ]
+        welcome = link.join(facts_to_compare(settings, loadable), loadable.window, settings.join_timeout)["welcome"]
         store = reach_store(settings.master, int(welcome["store_port"]), settings.tp)
         group = TensorGroup(
             store,
@@ -294,11 +301,11 @@ def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, start
             timeout_s=settings.peer_timeout,
             device=torch.device(settings.device),
         )
-        model = load(loadable, settings, group, lambda: None)
+        runner = load(loadable, settings, group, lambda: None)
         seconds = time.monotonic() - started
         say(f"rank {settings.rank} ready in {seconds:.1f} s")
         link.ready(seconds)
-        follow(StepRunner(model), link.receive)
+        follow(runner, link.receive)
     except RuntimeError:
         raise link.verdict() from None
     except UserError:

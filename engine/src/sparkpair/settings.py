@@ -9,6 +9,7 @@ import re
 
 from sparkpair.api.arguments import HttpSettings
 from sparkpair.checkpoint.forms import WeightForms
+from sparkpair.drafting.orders import DraftPolicy, parse_policy
 from sparkpair.errors import UserError
 
 MAX_RANKS = 8
@@ -38,6 +39,8 @@ class ServeSettings:
     parallel: int
     window: int
     copy_max: int
+    drafter: str
+    draft_policy: str
     fill_budget_ms: int
     cache_entries: int
     cache_gib: float
@@ -75,6 +78,7 @@ class ServeSettings:
         ):
             if not least <= number <= most:
                 raise UserError(f"{flag} {number}: between {least} and {most}")
+        self._check_drafting()
         if self.window < self.parallel:
             raise UserError(f"--window {self.window}: at least one row for each of the {self.parallel} requests")
         if not DEVICE_FORM.fullmatch(self.device):
@@ -88,6 +92,17 @@ class ServeSettings:
             raise UserError(f"--cache-gib {self.cache_gib:g}: between 0 and {MAX_CACHE_GIB}")
         if self.memory_reserve_gib is not None and self.memory_reserve_gib < 0:
             raise UserError(f"--memory-reserve-gib {self.memory_reserve_gib:g}: at least 0")
+
+    def policy(self) -> DraftPolicy | None:
+        """How many drafts the drafter is asked for; None where there is no drafter, or it is never asked."""
+        if self.drafter == "none":
+            return None
+        policy = parse_policy(self.draft_policy, "mtp")
+        return policy if policy.count else None
+
+    def _check_drafting(self) -> None:
+        if self.policy() is None and self.draft_policy not in ("auto", "0"):
+            raise UserError(f"--draft-policy {self.draft_policy}: there is no drafter; name one with --drafter")
 
     def _check_world(self) -> None:
         if not 1 <= self.tp <= MAX_RANKS:

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The drafter that `--drafter` names: checked before anything is loaded, counted in the estimate, then loaded."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sparkpair.checkpoint.rank_weights import Layout, RankWeights, is_mtp, rank_bytes
+from sparkpair.checkpoint.safetensors import Checkpoint
+from sparkpair.drafting.drafter import RankDrafter
+from sparkpair.drafting.mtp import MtpDrafter
+from sparkpair.errors import UserError
+from sparkpair.memory import DrafterNeed
+from sparkpair.model.config import TextConfig
+from sparkpair.model.glm5_next import Glm5NextRank
+from sparkpair.model.mtp import MtpHead
+
+
+class DrafterSource(Protocol):
+    """A drafter that fits the model."""
+
+    def digest(self) -> str:
+        """What ranks compare: which drafter, and its files where it has its own."""
+
+    def need(self, layout: Layout) -> DrafterNeed:
+        """What it takes of a rank's memory."""
+
+    def load(self, model: Glm5NextRank, weights: RankWeights) -> RankDrafter:
+        """Load it beside the backbone, whose weights came from `weights`."""
+
+
+class MtpSource:
+    """The checkpoint's own MTP head. Raises UserError when it has none."""
+
+    def __init__(self, checkpoint: Checkpoint, config: TextConfig) -> None:
+        if config.mtp_layers == 0:
+            raise UserError(
+                f"--drafter mtp: {checkpoint.directory} has no MTP layer (num_nextn_predict_layers is 0); "
+                "use --drafter none"
+            )
+        self._checkpoint = checkpoint
+        self._config = config
+
+    def digest(self) -> str:
+        """See DrafterSource."""
+        return "mtp"
+
+    def need(self, layout: Layout) -> DrafterNeed:
+        """See DrafterSource."""
+        config = self._config
+        size = rank_bytes(self._checkpoint, config, layout, lambda name: is_mtp(config, name))
+        row = config.kv_lora_rank + config.index_head_dim / config.index_kpool
+        return DrafterNeed(size.stored, size.held, int(row * layout.dtype.itemsize) + 1, 0)
+
+    def load(self, model: Glm5NextRank, weights: RankWeights) -> MtpDrafter:
+        """See DrafterSource."""
+        return MtpDrafter(MtpHead(model, weights))

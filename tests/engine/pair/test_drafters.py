@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two real ranks that draft: both guess the same tokens, and a reply is the one without drafts."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import http.client
+import json
+import pathlib
+from typing import Any
+
+import pytest
+from sparkpair.checkpoint.miniature import write_miniature
+
+from tests.engine.agreeing import weaken
+from tests.engine.pair.ranks import LOOPBACK, World, running
+
+pytestmark = pytest.mark.pair
+
+
+@pytest.fixture(scope="module")
+def agreeing(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("pair") / "agreeing"
+    write_miniature(directory, seed=1, overrides={})
+    weaken(directory, strength=0.1)
+    return directory
+
+
+def exchange(world: World, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    connection = http.client.HTTPConnection(LOOPBACK, world.port, timeout=60)
+    connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+    found: dict[str, Any] = json.loads(connection.getresponse().read())
+    connection.close()
+    return found
+
+
+def bodies() -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    for index, temperature in enumerate((0.0, 0.7, 1.0)):
+        prompt = list(range(100 + index, 100 + index + 70 * (index + 1)))
+        made.append({"prompt": prompt, "max_tokens": 24, "temperature": temperature, "seed": index, "top_p": 0.9})
+    return made
+
+
+def test_two_ranks_draft_alike_and_reply_as_without_drafts(agreeing: pathlib.Path) -> None:
+    with running(agreeing, 2, "--parallel", "3", "--drafter", "mtp", "--draft-policy", "3") as world:
+        world.start_all()
+
+        def ask(body: dict[str, Any]) -> str:
+            return str(exchange(world, "/v1/completions", body)["choices"][0]["text"])
+
+        serial = [ask({**body, "draft": False}) for body in bodies()]
+        assert exchange(world, "/health")["drafted_total"] == 0
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            # The prompts resume from states that serial requests left, the head's rows with them.
+            drafted = list(pool.map(ask, bodies()))
+        health = exchange(world, "/health")
+        assert drafted == serial
+        assert 0.1 < health["accepted_total"] / health["drafted_total"] < 0.95
+        assert health["cached_tokens_total"] > 0
