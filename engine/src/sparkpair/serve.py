@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import os
 import signal
 import socket
@@ -266,6 +267,9 @@ async def _serve_requests(
     def ready() -> None:
         say(f"serving {settings.name} at {where}")
 
+    # What is here now stays: the collector need not walk it again, which would stop every stream for as long.
+    gc.collect()
+    gc.freeze()
     await serve_http(app, settings.host, settings.port, on_ready=ready, stop=stop)
     engine.stop()
     if deaths:

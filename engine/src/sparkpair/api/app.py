@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from sparkpair import __version__
-from sparkpair.api import chat, completions, messages, ops, page, responses, tokens
+from sparkpair.api import chat, completions, messages, openapi, ops, page, responses, tokens
 from sparkpair.api.cors import Cors
 from sparkpair.api.errors import ApiError, ClientGone, error_response
 from sparkpair.api.gate import HEALTH, METRICS, Gate
@@ -28,7 +28,7 @@ def create_app(engine: Engine, options: ApiOptions) -> FastAPI:
         title="sparkpair", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None
     )
     app.state.serving = Serving(engine, options, CheckpointText.load(options.model_dir))
-    for module in (ops, chat, completions, responses, messages, tokens):
+    for module in (openapi, ops, chat, completions, responses, messages, tokens):
         app.include_router(module.router, prefix="/v1")
         app.include_router(module.router)
     app.add_exception_handler(ApiError, _answer_api_error)

@@ -31,8 +31,8 @@ async def tokenize(request: Request) -> Response:
     """The ids of a text, or exactly those that the chat route would run for the same body."""
     serving: Serving = request.app.state.serving
     fields = Fields(await read_object(request, serving.options.max_body_bytes))
-    ids = await ids_of(fields, serving)
     with_strings = fields.boolean("return_token_strs", False)
+    ids = await ids_of(fields, serving)
     for name in fields.unknown():
         if name not in HARMLESS:
             serving.notices.ignored("tokenize", name)
@@ -67,16 +67,22 @@ async def detokenize(request: Request) -> Response:
     """The text of token ids, markers included."""
     serving: Serving = request.app.state.serving
     fields = Fields(await read_object(request, serving.options.max_body_bytes))
-    model_name(fields, serving.options)
-    ids = fields.get("tokens")
+    ids = given_ids(fields, serving)
     for name in fields.unknown():
         serving.notices.ignored("detokenize", name)
-    if not isinstance(ids, list):
-        raise invalid("tokens: expected a list of token ids", "tokens")
     tokenizer, known = serving.checkpoint.tokenizer, serving.checkpoint.vocab_size
     if len(ids) < OFF_LOOP_CHARACTERS:
         return _json(_detokenized(ids, tokenizer, known))
     return _json(await asyncio.to_thread(_detokenized, ids, tokenizer, known))
+
+
+def given_ids(fields: Fields, serving: Serving) -> list[Any]:
+    """The list `tokens`, whose items are not looked at yet. Raises ApiError."""
+    model_name(fields, serving.options)
+    ids = fields.get("tokens")
+    if not isinstance(ids, list):
+        raise invalid("tokens: expected a list of token ids", "tokens")
+    return ids
 
 
 def _json(content: bytes) -> Response:
