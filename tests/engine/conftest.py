@@ -11,7 +11,7 @@ from sparkpair.chat.template import ChatTemplate
 from sparkpair.chat.tokenizer import TextTokenizer
 from sparkpair.checkpoint.miniature_text import write_tokenizer
 
-from tests.engine.clients.programs.run import install_node_clients
+from tests.engine.clients.programs.run import install
 
 
 @pytest.fixture(scope="session")
@@ -37,4 +37,4 @@ def node_clients() -> None:
     """The JavaScript clients, installed."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node 20 with npm is not installed")
-    install_node_clients()
+    install("node")

@@ -17,6 +17,13 @@ WEATHER = (
 )  # fmt: skip
 TIME = ("<tool_call>", "time", "</tool_call>")
 
+SHELL = "shell"
+"""In a scenario: call the function that runs a command, whatever the client calls it."""
+
+COMMAND = "echo spark$((40 + 2)) > out.txt"
+SHELLS = {"Bash": "command", "exec_command": "cmd"}
+"""The names of that function and of its argument."""
+
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "plain": (*THOUGHT, "Oslo, ď삼👋.", "<|user|>"),
     "calls": (*THOUGHT, "Let me see.", *WEATHER, *TIME, "<|observation|>"),
@@ -24,6 +31,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "eager": (*THOUGHT, "Surely", "<|user|>"),
     "broken": (*THOUGHT, "It is", FAIL),
     "stuck": (HOLD,),
+    "agent": (*THOUGHT, SHELL, "<|observation|>"),
     "result": (*THOUGHT, "It is 4 degrees.", "<|user|>"),
 }
 """What the model says after `scenario:NAME`; once it has a result of a call, `result`. `eager` must be made to call."""
@@ -37,8 +45,8 @@ _NAME = re.compile(r"scenario:(\w+)")
 class ScenarioEngine(ScriptedEngine):
     """Plays the scenario that the prompt names last; without one, `plain`."""
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
-        super().__init__(cached=5, context_length=16_384)
+    def __init__(self, tokenizer: TextTokenizer, context_length: int = 16_384) -> None:
+        super().__init__(cached=5, context_length=context_length)
         self._tokenizer = tokenizer
 
     def submit(self, request: GenerationRequest) -> ScriptedReply:
@@ -52,12 +60,15 @@ class ScenarioEngine(ScriptedEngine):
             parts = FORCED
         elif prompt.endswith("<tool_call>"):
             parts = ("weather", *FORCED)
-        elif prompt.rpartition("<|user|>")[2].count("<tool_response>"):
+        elif "<tool_response>" in prompt:
             parts = SCENARIOS["result"]
         else:
             parts = SCENARIOS[["plain", *_NAME.findall(prompt)][-1]]
         if prompt.endswith("</think>") and "</think>" in parts:
             parts = parts[parts.index("</think>") + 2 :]
+        if SHELL in parts:
+            place = parts.index(SHELL)
+            parts = (*parts[:place], *_shell_call(prompt), *parts[place + 1 :])
         return [step for part in parts for step in self._steps(part)]
 
     def _steps(self, part: str) -> Script:
@@ -66,3 +77,10 @@ class ScenarioEngine(ScriptedEngine):
         if part in self._tokenizer.marker_ids:
             return [[self._tokenizer.marker_ids[part]]]
         return [[token_id] for token_id in self._tokenizer.encode_text(part)]
+
+
+def _shell_call(prompt: str) -> tuple[str, ...]:
+    name = next(name for name in SHELLS if f'"name": "{name}"' in prompt)
+    arguments = {SHELLS[name]: COMMAND, "description": "Write a file"}
+    pairs = [("<arg_key>", key, "</arg_key>", "<arg_value>", text, "</arg_value>") for key, text in arguments.items()]
+    return ("<tool_call>", name, *(part for pair in pairs for part in pair), "</tool_call>")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs what is not in the environment, once, and runs the clients' programs in processes of their own."""
+"""Installs what is not in the environment, once, and runs the clients' programs in processes of their own.
+
+python -m tests.engine.clients.programs.run     installs the agent programs, which are large
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[4]
 CACHE = ROOT / ".cache" / "clients"
-NODE_SOURCES = Path(__file__).parents[1] / "node"
+CLIENTS = Path(__file__).parents[1]
 NODE_HOME = CACHE / "node"
+AGENTS_HOME = CACHE / "agents"
 OLDER_OPENAI = "2.54.0"
 PATIENCE_S = 300
 
@@ -25,7 +29,7 @@ def run_python(program: str, *arguments: str, path: Path | None = None) -> None:
 
 def run_node(program: str, *arguments: str) -> None:
     """Run a JavaScript program as it is in the sources, beside the installed packages."""
-    shutil.copy(NODE_SOURCES / f"{program}.mjs", NODE_HOME)
+    shutil.copy(CLIENTS / "node" / f"{program}.mjs", NODE_HOME)
     _run(["node", f"{program}.mjs", *arguments], NODE_HOME, dict(os.environ))
 
 
@@ -38,21 +42,57 @@ def older_openai() -> Path:
     return place
 
 
-def install_node_clients() -> None:
-    """Have the packages of the lock file installed."""
-    lock = (NODE_SOURCES / "package-lock.json").read_bytes()
-    installed = NODE_HOME / "installed-lock.json"
-    if installed.exists() and installed.read_bytes() == lock:
+def install(name: str) -> None:
+    """Have the packages of `node` or `agents` installed in their place in the cache, once for each set of versions.
+
+    The agents have no lock file: what they depend on are their own programs for every platform, at exact versions,
+    which their install scripts put in place.
+    """
+    if is_installed(name):
         return
-    NODE_HOME.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(NODE_SOURCES / name, NODE_HOME)
-    subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=NODE_HOME, check=True)
-    installed.write_bytes(lock)
+    home = CACHE / name
+    home.mkdir(parents=True, exist_ok=True)
+    for file in _pins(name):
+        shutil.copy(file, home)
+    command = ["ci", "--ignore-scripts"] if (home / "package-lock.json").exists() else ["install"]
+    subprocess.run(["npm", *command, "--no-audit", "--no-fund"], cwd=home, check=True)
+    (home / "installed").write_bytes(_versions(name))
 
 
-def _run(command: list[str], directory: Path, environment: dict[str, str]) -> None:
+def is_installed(name: str) -> bool:
+    """Whether the packages are there in the versions that are asked for."""
+    stamp = CACHE / name / "installed"
+    return stamp.exists() and stamp.read_bytes() == _versions(name)
+
+
+def _pins(name: str) -> list[Path]:
+    return sorted((CLIENTS / name).glob("package*.json"))
+
+
+def _versions(name: str) -> bytes:
+    return b"".join(file.read_bytes() for file in _pins(name))
+
+
+def run_agent(command: list[str], directory: Path, environment: dict[str, str]) -> str:
+    """Let an agent program work in `directory`, which is its home too. Returns what it printed."""
+    program = AGENTS_HOME / "node_modules" / ".bin" / command[0]
+    return _run([str(program), *command[1:]], directory, {**os.environ, "HOME": str(directory), **environment})
+
+
+def _run(command: list[str], directory: Path, environment: dict[str, str]) -> str:
     finished = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        command,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+if __name__ == "__main__":
+    install("agents")
