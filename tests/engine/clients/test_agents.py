@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One turn of real agent programs: the model calls their shell, they run the command and send the result.
 
-Not among them are aider, which asks for edits in text and calls no functions, and opencode, which fetches parts of itself
-from the network on its first run. What they talk with, LiteLLM and the AI SDK, is tested.
+Not among them are aider, which asks for edits in text and calls no functions, and opencode, which fetches parts of
+itself from the network on its first run. What they talk with, LiteLLM and the AI SDK, is tested.
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ def older_openai() -> Path:
 def install(name: str) -> None:
     """Have the packages of `node` or `agents` installed in their place in the cache, once for each set of versions.
 
-    The agents have no lock file: what they depend on are their own programs for every platform, at exact versions,
-    which their install scripts put in place.
+    The agents have no lock file: what they depend on are their own programs for every platform, at exact versions.
     """
     if is_installed(name):
         return
@@ -54,8 +53,11 @@ def install(name: str) -> None:
     home.mkdir(parents=True, exist_ok=True)
     for file in _pins(name):
         shutil.copy(file, home)
-    command = ["ci", "--ignore-scripts"] if (home / "package-lock.json").exists() else ["install"]
-    subprocess.run(["npm", *command, "--no-audit", "--no-fund"], cwd=home, check=True)
+    command = "ci" if (home / "package-lock.json").exists() else "install"
+    subprocess.run(["npm", command, "--no-audit", "--no-fund", "--ignore-scripts"], cwd=home, check=True)
+    # The one install script that is needed: it puts the program for this platform in place.
+    for script in home.glob("node_modules/@anthropic-ai/claude-code/install.cjs"):
+        subprocess.run(["node", str(script)], cwd=script.parent, check=True)
     (home / "installed").write_bytes(_versions(name))
 
 
