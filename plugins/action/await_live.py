@@ -47,7 +47,9 @@ class ActionModule(ActionBase):
             {
                 "rank": {"type": "int", "required": True},
                 "world_size": {"type": "int", "required": True},
-                "directory": {"type": "str", "required": True},
+                "directory": {"type": "str"},
+                "container": {"type": "dict"},
+                "transport": {"type": "str", "choices": ["ib"]},
                 "ready_url": {"type": "str"},
                 "api_key_file": {"type": "str", "default": ""},
                 "timeout": {"type": "float", "default": 600},
@@ -55,6 +57,7 @@ class ActionModule(ActionBase):
                 "tail_lines": {"type": "int", "default": 25},
             },
             required_if=[("rank", 0, ["ready_url"])],
+            required_one_of=[("directory", "container")],
         )
         if self._task.check_mode:
             return {**result, "skipped": True, "msg": "Check mode starts no rank, so none was waited for."}
@@ -106,7 +109,8 @@ class ActionModule(ActionBase):
 
     def _told(self, verdict: str, elapsed: float, seen: list[Sighting]) -> dict[str, Any]:
         """Return the task's result for a verdict."""
-        world = self._options["world_size"]
+        options = self._options
+        world = options["world_size"]
         told: dict[str, Any] = {
             "verdict": verdict,
             "elapsed_s": round(elapsed, 1),
@@ -122,6 +126,9 @@ class ActionModule(ActionBase):
                 for one in seen
             ],
         }
+        slow = _live.over_sockets(seen) if options["transport"] == "ib" else []
+        if verdict == _live.LIVE and slow:
+            return {**told, "failed": True, "msg": _live.fallen_back(slow)}
         if verdict == _live.LIVE:
             return {**told, "msg": f"All ranks are live after {elapsed:.0f} s."}
         told["fitting_window_tokens"] = _live.fitting_window(seen)
@@ -138,8 +145,9 @@ class ActionModule(ActionBase):
     def _look(self, wait_s: float, wait_for: list[str] | None = None) -> Sighting:
         """Return the rank of this host as it is now, or as soon as something happens to it within `wait_s`."""
         options = self._options
+        module = "rank_container_info" if options["container"] else "rank_process_info"
         arguments = {
-            "directory": options["directory"],
+            **(options["container"] or {"directory": options["directory"]}),
             "wait": wait_s,
             "wait_for": wait_for or ["exit", "ready", "anchor"],
             "tail_lines": options["tail_lines"],
@@ -148,7 +156,7 @@ class ActionModule(ActionBase):
         for attempt in range(1, _CONNECTION_FAILURES + 1):
             try:
                 info = self._execute_module(
-                    module_name="sparkpair.serving.rank_process_info",
+                    module_name=f"sparkpair.serving.{module}",
                     module_args=arguments,
                     task_vars=self._variables,
                 )

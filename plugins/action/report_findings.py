@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.sparkpair.serving.plugins.module_utils import _findings, _plan
+from ansible_collections.sparkpair.serving.plugins.module_utils import _findings, _machine_findings, _plan
 from ansible_collections.sparkpair.serving.plugins.module_utils._types import plain
 
 
@@ -36,6 +36,10 @@ class ActionModule(ActionBase):
         ports = _plan.choose_ports(settings[hosts[0]], head["listening"], head["remembered_ports"])
 
         findings = _findings.judge(plan, settings, probes, ports)
+        if all(probes[host].get("machine") for host in hosts):
+            machines = {host: probes[host]["machine"] for host in hosts}
+            needs = {host: _machine_findings.needs_of(plan, settings[host], probes[host]) for host in hosts}
+            findings += _machine_findings.judge(machines, needs)
         errors = [finding for finding in findings if finding.severity == _findings.ERROR]
         data = [finding.as_data() for finding in findings]
         first = variables["ansible_play_hosts_all"][0]

@@ -16,6 +16,9 @@ _FITTING_WINDOW = re.compile(r"largest fitting prompt-plus-reply window: (\d+) t
 _LOADING = re.compile(r"^loading\b")
 _READY = re.compile(r"^rank (\d+) ready in ([\d.]+) s")
 _SERVING = re.compile(r"^serving (\S+) at (https?://\S+)")
+# NCCL names its transport once when it begins, and again for every channel.
+_IB = re.compile(r"NET/IB\b|Using network IB\b")
+_SOCKET = re.compile(r"NET/Socket\b|Using network Socket\b")
 _ERROR = re.compile(r"^error: ")
 _FATAL = re.compile(r"^fatal: ")
 
@@ -26,7 +29,8 @@ def parse_anchors(lines: Iterable[str]) -> dict[str, Any]:
     Keys: `estimate_gib` and `budget_gib` (floats), `window_tokens` and `parallel` (the window that was
     planned, how many requests at once), `fitting_window_tokens` (the largest that fits, said when the
     planned one does not), `loading` (the last progress line), `ready_s` (seconds this rank took),
-    `served_name` and `serving_url`: each None until it is said. `errors` and `fatals` are lists of lines.
+    `served_name` and `serving_url`, `transport` (`ib` or `socket` as NCCL chose; one channel over sockets
+    decides, for it slows all of them): each None until it is said. `errors` and `fatals` are lists of lines.
     """
     found: dict[str, Any] = {
         "estimate_gib": None,
@@ -38,6 +42,7 @@ def parse_anchors(lines: Iterable[str]) -> dict[str, Any]:
         "ready_s": None,
         "served_name": None,
         "serving_url": None,
+        "transport": None,
         "errors": [],
         "fatals": [],
     }
@@ -54,6 +59,10 @@ def parse_anchors(lines: Iterable[str]) -> dict[str, Any]:
             found.update(ready_s=float(match[2]))
         elif match := _SERVING.search(line):
             found.update(served_name=match[1], serving_url=match[2])
+        elif _SOCKET.search(line):
+            found.update(transport="socket")
+        elif _IB.search(line):
+            found.update(transport=found["transport"] or "ib")
         elif _ERROR.search(line):
             found["errors"].append(line)
         elif _FATAL.search(line):

@@ -6,7 +6,8 @@ same ones.
 
 - `OWNED_ARGUMENTS`: arguments that the plan writes, each with the setting to use instead (empty: the plan
   alone decides); `OWNED_ENVIRONMENT`: the same for environment variables.
-- `USES_RDMA`: whether the ranks can talk by RDMA.
+- `USES_RDMA`, `USES_GPU`: whether the ranks can talk by RDMA, and need a GPU. `FREE_MEMORY_GIB`: what should be free
+  on a host before a start, 0 where the engine says so itself.
 - `fill_defaults(settings, world_size)`: the settings with every default derived, and why each is what it is.
 - `understands(setting, settings)`: whether it knows a setting at all. `check(settings, given, world_size)` and
   `differing(settings_of_hosts)`: its own rules, as pairs of setting and problem. `notes(settings, given)`: what has
@@ -33,6 +34,8 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._plan import ser
 ready_path = "/v1/models"
 health_path = "/health"
 USES_RDMA = False
+USES_GPU = False
+FREE_MEMORY_GIB = 0
 read_log = parse_anchors
 
 OWNED_ARGUMENTS = {

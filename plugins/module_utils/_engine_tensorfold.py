@@ -22,6 +22,9 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
 ready_path = "/v1/models"
 health_path = "/health"
 USES_RDMA = True
+USES_GPU = True
+# Below this a start may fail or leave no room for the published window.
+FREE_MEMORY_GIB = 110
 # How readiness is asked for while the weights load: seconds a question may take, and between two of them.
 READY_LIMIT_S = 5
 READY_INTERVAL_S = 3

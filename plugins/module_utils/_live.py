@@ -100,6 +100,22 @@ def progress(elapsed_s: float, seen: Sequence[Sighting], world_size: int) -> str
     return f"{elapsed_s:5.0f} s  " + " | ".join(parts)
 
 
+def over_sockets(seen: Sequence[Sighting]) -> list[Sighting]:
+    """Return the ranks whose log says that NCCL talks TCP although RDMA was configured."""
+    return [one for one in seen if one.anchor("transport") == "socket"]
+
+
+def fallen_back(slow: Sequence[Sighting]) -> str:
+    """Return the message for live ranks that talk at half the speed or less, and would never say so."""
+    where = ", ".join(one.label for one in slow)
+    return (
+        f"The ranks are live, but NCCL fell back to TCP sockets on {where}: the log says NET/Socket where NET/IB is "
+        "wanted. They were left running, at about half the speed. What to do: see that the devices of NCCL_IB_HCA "
+        "exist there and their ports are ACTIVE (`ibv_devinfo`), then restart; sparkpair_link: tcp says that TCP is "
+        "meant."
+    )
+
+
 def unseen(seen: Sequence[Sighting], world_size: int) -> list[int]:
     """Return the ranks of the world that nobody has looked at yet."""
     return sorted(set(range(world_size)) - {one.rank for one in seen})

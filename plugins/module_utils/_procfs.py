@@ -124,6 +124,24 @@ def group_rss_bytes(leader: int) -> int:
     return total
 
 
+def tree_rss_bytes(root: int) -> int:
+    """Return the resident memory of a process and its descendants in bytes; pages that they share count for each."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    children: dict[int, list[int]] = {}
+    sizes: dict[int, int] = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, IndexError):
+            fields = stat_fields(int(entry))
+            children.setdefault(int(fields[1]), []).append(int(entry))
+            sizes[int(entry)] = int(fields[21]) * page
+    total, waiting = 0, [root]
+    while waiting:
+        one = waiting.pop()
+        total += sizes.get(one, 0)
+        waiting += children.get(one, [])
+    return total
+
+
 def mem_available_bytes() -> int:
     """Return the memory that could be given to a process without swapping, in bytes."""
     with open("/proc/meminfo", encoding="ascii") as file:

@@ -29,14 +29,14 @@ def read_lines(log: str, offset: int) -> list[str]:
             begin = offset if offset <= end else 0
             file.seek(begin)
             if end - begin <= _HEAD_BYTES + _TAIL_BYTES:
-                return _lines(file.read())
+                return lines_of(file.read())
             head = file.read(_HEAD_BYTES)
             file.seek(end - _TAIL_BYTES)
             tail = file.read()
     except FileNotFoundError:
         return []
     # The cut goes through a line on either side.
-    return _lines(head.rpartition(b"\n")[0]) + _lines(tail.partition(b"\n")[2])
+    return lines_of(head.rpartition(b"\n")[0]) + lines_of(tail.partition(b"\n")[2])
 
 
 def last_lines(log: str, offset: int, count: int) -> list[str]:
@@ -44,7 +44,7 @@ def last_lines(log: str, offset: int, count: int) -> list[str]:
     return read_lines(log, offset)[-count:] if count > 0 else []
 
 
-def _lines(text: bytes) -> list[str]:
+def lines_of(text: bytes) -> list[str]:
     """Return lines fit for a terminal: of a line that was drawn over, what was drawn last; very long ones cut."""
     lines = []
     for line in text.decode("utf-8", errors="replace").split("\n"):

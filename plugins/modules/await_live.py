@@ -30,9 +30,19 @@ options:
     required: true
   directory:
     description:
-      - State directory of this host's rank, as given to M(sparkpair.serving.rank_process).
+      - State directory of this host's rank, as given to M(sparkpair.serving.rank_process). One of O(directory) and
+        O(container) is required.
     type: str
-    required: true
+  container:
+    description:
+      - C(name), C(owner), C(docker_host) and C(engine) of this host's rank, as for
+        M(sparkpair.serving.rank_container_info).
+    type: dict
+  transport:
+    description:
+      - V(ib) fails live ranks whose log says that NCCL talks TCP sockets after all. They are left running.
+    type: str
+    choices: [ib]
   ready_url:
     description:
       - URL that rank 0's own host asks. It must answer 200 only when all ranks are ready.

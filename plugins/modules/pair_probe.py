@@ -59,6 +59,23 @@ options:
       - The file of keys that the API of this host wants, empty without keys. Its first key is used to ask the API.
     type: path
     default: ""
+  machine:
+    description: What ranks in containers need to be looked at as well; without it the machine itself is not.
+    type: dict
+    suboptions:
+      docker_host:
+        description: Address of the Docker daemon.
+        type: str
+        default: unix:///var/run/docker.sock
+      cache:
+        description: The directory of the weights, empty for none.
+        type: path
+        default: ""
+      ssh_to:
+        description: Who must be reachable by ssh with a key.
+        type: list
+        elements: str
+        default: []
 attributes:
   check_mode:
     support: full
@@ -149,6 +166,11 @@ probe:
     api_key_file:
       description: C(path), absolute, and C(problem), which is empty when the file can be used or none is named.
       type: dict
+    machine:
+      description:
+        - C(kernel), C(page_size), C(memory), C(crash_kernel_bytes), C(board_firmware), C(oom_killers), C(rdma), C(gpu),
+          C(docker), C(cache), C(ssh) and C(requests), or null without O(machine).
+      type: dict
     endpoint:
       description: C(url), C(ready), C(health) and C(error). Empty while no rank with an API runs here.
       type: dict
@@ -162,7 +184,13 @@ import sys
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.sparkpair.serving.plugins.module_utils import _checkpoint, _host, _key_file, _sockets
+from ansible_collections.sparkpair.serving.plugins.module_utils import (
+    _checkpoint,
+    _host,
+    _key_file,
+    _machine,
+    _sockets,
+)
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import PROCESSES
 from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import group_rss_bytes
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_process import base_environment
@@ -179,6 +207,14 @@ ARGUMENTS = {
     "api_host": {"type": "str", "default": ""},
     "api_port": {"type": "int", "default": 0},
     "api_key_file": {"type": "path", "default": ""},
+    "machine": {
+        "type": "dict",
+        "options": {
+            "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
+            "cache": {"type": "path", "default": ""},
+            "ssh_to": {"type": "list", "elements": "str", "default": []},
+        },
+    },
 }
 
 
@@ -252,6 +288,7 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         "listening": _sockets.listening({entry["rank"]: entry["pid"] for entry in ranks if entry["pid"]}),
         "remembered_ports": remembered,
         "api_key_file": {"path": key_file, "problem": _key_file.problem_of(key_file)},
+        "machine": _machine.look(**options["machine"]) if options["machine"] else None,
         "endpoint": endpoint,
     }
 

@@ -199,6 +199,9 @@ anchors:
     serving_url:
       description: Address of the server.
       type: str
+    transport:
+      description: V(ib) or V(socket), as NCCL says that it chose.
+      type: str
     errors:
       description: Lines that begin with C(error:).
       type: list

@@ -34,14 +34,22 @@ def play(
     *arguments: str,
     hosts: dict[str, dict[str, Any]] | None = None,
     prefix: Sequence[str] = (),
+    forgiving: bool = True,
 ) -> Played:
-    """Run tasks on hosts that all are this machine. A failing task does not keep the later ones from running."""
+    """Run tasks on hosts that all are this machine. Unless the run is not `forgiving`, a failing task keeps no later
+    one from running; else the first failure on any host ends the run on all.
+    """
     local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     inventory = directory / "inventory.json"
     inventory.write_text(json.dumps({"all": {"vars": local, "hosts": hosts or {"head": {}}}}))
     playbook = directory / "play.json"
-    forgiving = [{**task, "ignore_errors": True} for task in tasks]
-    playbook.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": forgiving}]))
+    document = {
+        "hosts": "all",
+        "gather_facts": False,
+        "any_errors_fatal": not forgiving,
+        "tasks": [{**task, "ignore_errors": forgiving} for task in tasks],
+    }
+    playbook.write_text(json.dumps([document]))
     environment = {
         **os.environ,
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),

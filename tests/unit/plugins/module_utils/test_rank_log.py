@@ -78,6 +78,7 @@ def test_the_engines_anchors_are_understood():
         "ready_s": 3.2,
         "served_name": "GLM-5.3-Flash-EXL3",
         "serving_url": "http://127.0.0.1:8888",
+        "transport": None,
         "errors": [],
         "fatals": [],
     }
@@ -98,3 +99,17 @@ def test_the_end_of_a_rank_is_understood():
 @pytest.mark.parametrize("line", ["an error: not at the start", "reloading", "preserving x at http://a", "rank 1 is"])
 def test_a_line_that_only_resembles_an_anchor_means_nothing(line):
     assert parse_anchors([line]) == parse_anchors([])
+
+
+@pytest.mark.parametrize(
+    ("lines", "transport"),
+    [
+        (["node:1:9 [0] NCCL INFO Using network IB"], "ib"),
+        (["node:1:9 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0"], "ib"),
+        (["node:1:9 [0] NCCL INFO Using network Socket"], "socket"),
+        (["Using network IB", "Channel 03 : 0 -> 1 via NET/Socket/0", "Channel 04 : 0 -> 1 via NET/IB/0"], "socket"),
+        (["nothing of the kind"], None),
+    ],
+)
+def test_n11_the_transport_that_nccl_chose_is_read_and_one_channel_over_sockets_decides(lines, transport):
+    assert parse_anchors(lines)["transport"] == transport

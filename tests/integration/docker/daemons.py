@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker daemons of the tests' own: each with its own data, socket and processes, beside any that the machine has."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+CACHE = ROOT / ".cache" / "docker-tests"
+BASE = "sparkpair-test-base:1"
+DOCKERD = shutil.which("dockerd", path="/usr/sbin:/usr/bin")
+BOOTSTRAP = shutil.which("mmdebstrap")
+# The one that came with the daemon: another one on the machine may speak a later language than the daemon knows.
+DOCKER = shutil.which("docker", path="/usr/bin")
+_PACKAGES = "python3,patch,dash,coreutils,sed,grep,tar"
+# overlay2 needs a file system under it that can carry it, vfs works everywhere and copies everything.
+_STORAGE = ("overlay2", "vfs")
+_START_S = 30
+
+
+def missing() -> str:
+    """What has to be installed for these tests, empty when nothing is missing."""
+    wanted = {"docker.io": DOCKERD and DOCKER, "mmdebstrap": BOOTSTRAP}
+    return " ".join(package for package, found in wanted.items() if not found)
+
+
+class Daemon:
+    """A running dockerd."""
+
+    def __init__(self, home: Path, storage: str) -> None:
+        self.home = home
+        self.socket = f"unix://{home}/docker.sock"
+        self.log = home / "dockerd.log"
+        (home / "daemon.json").write_text("{}")
+        command = [
+            *(str(DOCKERD), "--config-file", str(home / "daemon.json"), "--host", self.socket),
+            *("--data-root", str(home / "data"), "--exec-root", str(home / "exec"), "--pidfile", str(home / "pid")),
+            *("--iptables=false", "--ip6tables=false", "--bridge=none", f"--storage-driver={storage}"),
+        ]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def comes_up(self) -> bool:
+        """Wait until the daemon answers, or has ended."""
+        deadline = time.monotonic() + _START_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if self.run("version", check=False).returncode == 0:
+                return True
+            time.sleep(0.1)
+        return False
+
+    def run(self, *arguments: str, check: bool = True, stdin: Any = None) -> subprocess.CompletedProcess[str]:
+        """Run the docker client against this daemon."""
+        done = subprocess.run(
+            [str(DOCKER), "-H", self.socket, *arguments],
+            stdin=stdin or subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0 or not check, done.stderr
+        return done
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        """What the daemon knows of a container or an image."""
+        return json.loads(self.run("inspect", name).stdout)[0]
+
+    def names(self) -> list[str]:
+        """The names of all containers, running or not."""
+        return sorted(self.run("ps", "--all", "--format", "{{.Names}}").stdout.split())
+
+    def remove_containers(self) -> None:
+        """Remove what a test has left."""
+        ids = self.run("ps", "--all", "--quiet").stdout.split()
+        if ids:
+            self.run("rm", "--force", *ids)
+
+    def ask_to_stop(self) -> None:
+        """Remove the containers and ask the daemon to end, which takes it some seconds."""
+        if self.process.poll() is None:
+            with contextlib.suppress(AssertionError):
+                self.remove_containers()
+            self.process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """End the daemon with everything it started, and remove its files."""
+        self.ask_to_stop()
+        if self.process.poll() is None:
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            place = line.split()[1]
+            if place.startswith(f"{self.home}/"):
+                subprocess.run(["umount", "--lazy", place], check=False)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running(count: int) -> Iterator[list[Daemon]]:
+    """Daemons that are up and have the base image."""
+    started: list[Daemon] = []
+    try:
+        started.extend(_start() for _ in range(count))
+        base = base_archive()
+        for daemon in started:
+            with base.open("rb") as archive:
+                daemon.run("import", "-", BASE, stdin=archive)
+        yield started
+    finally:
+        for daemon in started:
+            daemon.ask_to_stop()
+        for daemon in started:
+            daemon.stop()
+
+
+def _start() -> Daemon:
+    for storage in _STORAGE:
+        # A short path: the path of a socket may not be longer than 107 bytes.
+        daemon = Daemon(Path(tempfile.mkdtemp(prefix="sparkpair-dockerd-")), storage)
+        if daemon.comes_up():
+            return daemon
+        said = daemon.log.read_text()[-2000:]
+        daemon.stop()
+    raise AssertionError(f"no Docker daemon could be started: {said}")
+
+
+def base_archive() -> Path:
+    """The file system of the base image: Debian with Python and patch, unpacked once and kept."""
+    archive = CACHE / "base.tar"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            unfinished = CACHE / "base.new.tar"
+            codename = _codename()
+            subprocess.run(
+                [str(BOOTSTRAP), "--quiet", "--variant=extract", f"--include={_PACKAGES}", codename, str(unfinished)],
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+            os.replace(unfinished, archive)
+    return archive
+
+
+def _codename() -> str:
+    for line in Path("/etc/os-release").read_text().splitlines():
+        name, _, value = line.partition("=")
+        if name == "VERSION_CODENAME":
+            return value.strip('"')
+    return "stable"
