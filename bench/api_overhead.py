@@ -161,7 +161,7 @@ def first_token(source: Source) -> dict[str, float]:
 def markdown(loads: list[Measured], first: dict[str, float]) -> str:
     """The figures as a table for people."""
     lines = [
-        "| streams | tokens/s each | own loop, tokens/s | by HTTP, tokens/s | ratio | CPU us a token | longest hold ms |",
+        "| streams | tokens/s each | own loop, tokens/s | by HTTP | ratio | CPU, us a token | longest hold, ms |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for load in loads:
