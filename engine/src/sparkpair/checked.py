@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 import torch
 
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import check_world
-from sparkpair.drafting.source import DrafterSource, MtpSource
+from sparkpair.drafting.source import DFlash2Source, DrafterSource, MtpSource
 from sparkpair.errors import UserError
 from sparkpair.http_side import api_options
 from sparkpair.model.config import TextConfig, load_text_config
@@ -35,8 +36,21 @@ def check_model(settings: ServeSettings) -> CheckedModel:
     check_world(config, settings.tp)
     if settings.context > config.max_position_embeddings:
         raise UserError(f"--context {settings.context}: the model's window is {config.max_position_embeddings} tokens")
-    drafter = None if settings.policy() is None else MtpSource(checkpoint, config)
-    return CheckedModel(config, checkpoint, drafter)
+    return CheckedModel(config, checkpoint, _open_drafter(settings, config, checkpoint))
+
+
+def _open_drafter(settings: ServeSettings, config: TextConfig, checkpoint: Checkpoint) -> DrafterSource | None:
+    """The drafter that the settings name; none where its policy never asks it."""
+    policy = settings.policy()
+    if policy is None:
+        return None
+    if settings.drafter == "mtp":
+        return MtpSource(checkpoint, config)
+    drafter = DFlash2Source(pathlib.Path(settings.drafter), config, settings.tp)
+    most = drafter.config.block_size - 1
+    if policy.count > most:
+        raise UserError(f"--draft-policy {settings.draft_policy}: a block of this drafter has {most} guesses at most")
+    return drafter
 
 
 def check_served(settings: ServeSettings) -> None:

@@ -38,10 +38,17 @@ def _world_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="this rank, from 0 (default %(default)s)")
     parser.add_argument("--context", type=int, default=0, metavar="N", help="prompt-plus-reply window; 0: what fits")
     parser.add_argument(
-        "--drafter", choices=["none", "mtp"], default="none", help="what guesses tokens ahead (default %(default)s)"
+        "--drafter",
+        default="none",
+        metavar="none|mtp|DIR",
+        help="what guesses tokens ahead: nothing, the checkpoint's MTP head, or a DFlash2 drafter's directory",
     )
     parser.add_argument(
-        "--draft-policy", default="auto", metavar="P", help="how many guesses: 0, N, a[:LOW:HIGH], cN:P (default auto)"
+        "--draft-policy",
+        default="auto",
+        metavar="P",
+        help="how many guesses a round: auto (the default), 0, N, a[:LOW:HIGH], cN:P; "
+        "with a DFlash2 drafter fN, fa, fcN:P, fncN:P[:B]",
     )
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="requests at once (default %(default)s)")
     parser.add_argument("--cache-gib", type=float, default=0.25, metavar="X", help="kept prompts on a rank at most")
@@ -102,6 +109,10 @@ def build_parser() -> argparse.ArgumentParser:
         default="bf16",
         help="how routed experts are stored (default %(default)s)",
     )
+    drafter = commands.add_parser("miniature-drafter", help="write a small random DFlash2 drafter for a model")
+    drafter.add_argument("directory", type=pathlib.Path, metavar="DIR")
+    drafter.add_argument("--target", type=pathlib.Path, required=True, metavar="MODEL", help="what it drafts for")
+    drafter.add_argument("--seed", type=int, default=1, metavar="S")
     logits = commands.add_parser("logits", help="write the logits of every position for given token ids")
     logits.add_argument("model", type=pathlib.Path, metavar="MODEL")
     logits.add_argument("--ids", type=pathlib.Path, required=True, metavar="FILE", help="JSON list of token ids")
@@ -206,6 +217,14 @@ def _miniature(options: argparse.Namespace) -> int:
     return 0
 
 
+def _miniature_drafter(options: argparse.Namespace) -> int:
+    from sparkpair.checkpoint.miniature_drafter import write_drafter
+
+    write_drafter(options.directory, options.target, seed=options.seed)
+    print(f"wrote {options.directory}")
+    return 0
+
+
 def _logits(options: argparse.Namespace) -> int:
     from sparkpair.logits import write_logits
 
@@ -220,6 +239,7 @@ COMMANDS = {
     "version": _version,
     "info": _info,
     "miniature": _miniature,
+    "miniature-drafter": _miniature_drafter,
     "logits": _logits,
 }
 

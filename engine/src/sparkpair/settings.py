@@ -97,7 +97,7 @@ class ServeSettings:
         """How many drafts the drafter is asked for; None where there is no drafter, or it is never asked."""
         if self.drafter == "none":
             return None
-        policy = parse_policy(self.draft_policy, "mtp")
+        policy = parse_policy(self.draft_policy, "mtp" if self.drafter == "mtp" else "dflash2")
         return policy if policy.count else None
 
     def _check_drafting(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sparkpair.checkpoint.miniature import write_miniature
 
-from tests.engine.agreeing import weaken
+from tests.engine.agreeing import weaken, write_agreeing_drafter
 from tests.engine.pair.ranks import LOOPBACK, World, running
 
 pytestmark = pytest.mark.pair
@@ -23,6 +23,7 @@ def agreeing(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     directory = tmp_path_factory.mktemp("pair") / "agreeing"
     write_miniature(directory, seed=1, overrides={})
     weaken(directory, strength=0.1)
+    write_agreeing_drafter(directory.parent / "drafter", directory)
     return directory
 
 
@@ -42,8 +43,10 @@ def bodies() -> list[dict[str, Any]]:
     return made
 
 
-def test_two_ranks_draft_alike_and_reply_as_without_drafts(agreeing: pathlib.Path) -> None:
-    with running(agreeing, 2, "--parallel", "3", "--drafter", "mtp", "--draft-policy", "3") as world:
+@pytest.mark.parametrize(("drafter", "policy"), [("mtp", "3"), ("drafter", "fnc7:0.2")])
+def test_two_ranks_draft_alike_and_reply_as_without_drafts(agreeing: pathlib.Path, drafter: str, policy: str) -> None:
+    named = str(agreeing.parent / drafter) if drafter == "drafter" else drafter
+    with running(agreeing, 2, "--parallel", "3", "--drafter", named, "--draft-policy", policy) as world:
         world.start_all()
 
         def ask(body: dict[str, Any]) -> str:

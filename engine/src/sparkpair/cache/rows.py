@@ -52,6 +52,11 @@ class Rows:
         """The rows so far, [length, width]; a view."""
         return self._buffer.tensor[: self.length]
 
+    @property
+    def capacity(self) -> int:
+        """Rows that memory is held for."""
+        return self._buffer.tensor.shape[0]
+
     def share(self) -> Rows:
         """The same rows as another list."""
         other = Rows.__new__(Rows)

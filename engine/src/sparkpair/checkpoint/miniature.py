@@ -8,6 +8,7 @@ stronger than the rest, so that what the model says, though meaningless, is text
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -175,7 +176,7 @@ def _place_token_ids(document: dict[str, Any], layout: TokenizerLayout) -> None:
     document["video_end_token_id"] = ids["<|end_of_video|>"]
 
 
-def _values(plan: TensorPlan, seed: int) -> torch.Tensor:
+def drawn_values(plan: TensorPlan, seed: int) -> torch.Tensor:
     """Seeded values of one tensor, drawn as its plan says, fp32 or int64."""
     key = hashlib.sha256(f"{seed}:{plan.name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(key[:8], "little") & (2**63 - 1))
@@ -193,7 +194,7 @@ def _tensors(document: dict[str, Any], seed: int, readable: frozenset[int]) -> I
     config = parse_text_config(document, "config.json")
     bits = document.get("quantization_config", {}).get("bits")
     for plan in tensor_plans(config, document["vision_config"], bits):
-        tensor = _values(plan, seed)
+        tensor = drawn_values(plan, seed)
         if plan.name == "lm_head.weight":
             strength = torch.full((config.vocab_size, 1), UNREADABLE_STRENGTH)
             strength[sorted(readable)] = 1.0
@@ -206,17 +207,27 @@ def write_miniature(
 ) -> None:
     """Write the checkpoint to `directory`, which must not exist or be empty.
 
-    The files are written beside the target and moved into place together, so that an interrupted or failed write
-    leaves nothing that looks like a checkpoint. Raises UserError naming the path when the disk does not take it.
+    Raises UserError naming the path when the disk does not take it.
     """
     document = miniature_document(overrides, experts)
+    with staged(directory) as staging:
+        _write_files(staging, document, seed)
+
+
+@contextlib.contextmanager
+def staged(directory: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A place to write the files of `directory` to, which must not exist or be empty.
+
+    It lies beside the target and takes its place in the end, so that an interrupted or failed write leaves nothing
+    that looks like a checkpoint. Raises UserError naming the path when the disk does not take it.
+    """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         if directory.exists() and any(directory.iterdir()):
             raise UserError(f"{directory} is not empty. Give a new directory, or remove this one first.")
         staging = pathlib.Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
         try:
-            _write_files(staging, document, seed)
+            yield staging
             staging.chmod(0o755)
             os.replace(staging, directory)
         finally:

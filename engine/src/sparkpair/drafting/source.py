@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+import math
+import pathlib
 from typing import Protocol
 
 from sparkpair.checkpoint.rank_weights import Layout, RankWeights, is_mtp, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint
+from sparkpair.checkpoint.split import share
+from sparkpair.drafting.dflash2 import DFlash2Drafter, context_rows
 from sparkpair.drafting.drafter import RankDrafter
 from sparkpair.drafting.mtp import MtpDrafter
 from sparkpair.errors import UserError
 from sparkpair.memory import DrafterNeed
 from sparkpair.model.config import TextConfig
+from sparkpair.model.dflash2 import DFlash2Rank, DrafterWeights, check_tensors
+from sparkpair.model.dflash2_config import load_dflash2_config
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.model.mtp import MtpHead
 
@@ -55,3 +61,32 @@ class MtpSource:
     def load(self, model: Glm5NextRank, weights: RankWeights) -> MtpDrafter:
         """See DrafterSource."""
         return MtpDrafter(MtpHead(model, weights))
+
+
+class DFlash2Source:
+    """A DFlash2 drafter in a directory of its own. Raises UserError when it does not fit the model or the ranks."""
+
+    def __init__(self, directory: pathlib.Path, target: TextConfig, world: int) -> None:
+        self.config = load_dflash2_config(directory, target, world)
+        self._checkpoint = Checkpoint(directory)
+        check_tensors(self._checkpoint, self.config)
+
+    def digest(self) -> str:
+        """See DrafterSource."""
+        return self._checkpoint.digest()[:16]
+
+    def need(self, layout: Layout) -> DrafterNeed:
+        """See DrafterSource."""
+        config, size = self.config, layout.dtype.itemsize
+        stored = held = 0
+        for name in config.shapes():
+            count = math.prod(part.stop - part.start for part in config.part(name, layout.world, layout.rank))
+            stored += count * self._checkpoint.entry(name).element_bytes
+            held += count * size
+        heads = share(config.num_kv_heads, layout.world, layout.rank)
+        row = config.num_layers * 2 * (heads.stop - heads.start) * config.head_dim * size
+        return DrafterNeed(stored, held, 0, context_rows(config.window) * row)
+
+    def load(self, model: Glm5NextRank, weights: RankWeights) -> DFlash2Drafter:
+        """See DrafterSource."""
+        return DFlash2Drafter(DFlash2Rank(self.config, DrafterWeights(self._checkpoint, self.config, model), model))

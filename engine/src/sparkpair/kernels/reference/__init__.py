@@ -8,6 +8,7 @@ indexer), mixture of experts.
 
 from __future__ import annotations
 
+from sparkpair.kernels.reference.draft import attend_groups, dynamic_convolution, position_rotation
 from sparkpair.kernels.reference.dsa import attend_latents, index_scores, pool_keys, select_tokens
 from sparkpair.kernels.reference.exl3 import exl3_effective
 from sparkpair.kernels.reference.experts import add_shared, route, routed_experts
@@ -21,9 +22,11 @@ from sparkpair.kernels.reference.vision import attend_all, axial_rotation, biase
 __all__ = [
     "add_shared",
     "attend_all",
+    "attend_groups",
     "attend_latents",
     "axial_rotation",
     "biased_linear",
+    "dynamic_convolution",
     "exl3_effective",
     "gelu",
     "hyper_collapse",
@@ -37,6 +40,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "pool_keys",
+    "position_rotation",
     "rms_norm",
     "rms_norm_gated",
     "rotate",
