@@ -11,7 +11,7 @@ import pytest
 from sparkpair.api import response_store
 
 from tests.engine.api.conftest import MODEL, Serve, Server
-from tests.engine.api.scripted import FAIL
+from tests.engine.api.scripted import FAIL, HOLD
 from tests.engine.api.test_functions import ARGUMENTS, CALL, GOT, OPEN_CALL, OVER, THOUGHT, WEATHER
 
 TOOL = {"type": "function", **WEATHER["function"]}
@@ -293,3 +293,33 @@ async def test_official_client_accumulates_a_stream(serve: Serve) -> None:
         assert call.arguments == ARGUMENTS
         assert final.usage is not None
         assert final.usage.output_tokens_details.reasoning_tokens == len(server.ids(*THOUGHT))
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "beat"),
+    [
+        ("/v1/responses", {"input": "Hi", "tools": [GET]}, ": keepalive"),
+        (
+            "/v1/messages",
+            {
+                "model": MODEL,
+                "max_tokens": 100,
+                "messages": [{"role": "user", "content": "Hi"}],
+                "tools": [{"name": "get", "input_schema": {}}],
+            },
+            "event: ping",
+        ),
+    ],
+)
+async def test_stream_says_that_a_call_is_being_written(
+    serve: Serve, path: str, fields: dict[str, Any], beat: str
+) -> None:
+    async with serve(call_beat_s=0.01, keepalive_s=0) as server:
+        server.engine.script = [server.ids("</think>", *GOT[:2]), HOLD, server.ids(*GOT[2:], OVER)]
+        beats = 0
+        async with server.http.stream("POST", path, json={**fields, "stream": True}) as response:
+            async for line in response.aiter_lines():
+                beats += line == beat
+                if beats == 3:
+                    server.engine.replies[-1].go_on()
+        assert beats >= 3
