@@ -47,10 +47,12 @@ lint: $(VENV)/.dev ## Lint Python, YAML and Ansible, check the types of the engi
 .PHONY: docs
 docs: $(VENV)/.dev ## Write the generated pages anew
 	$(BIN)/python scripts/docs.py
+	$(BIN)/python scripts/api_page.py
 
 .PHONY: docs-check
 docs-check: $(VENV)/.dev ## Check that the generated pages say what is declared
 	$(BIN)/python scripts/docs.py --check
+	$(BIN)/python scripts/api_page.py --check
 	$(BIN)/antsibull-changelog lint
 
 .PHONY: test-engine
@@ -64,6 +66,12 @@ test-collection: $(VENV)/.dev ## Test the collection: unit tests, real playbooks
 .PHONY: test-molecule
 test-molecule: $(VENV)/.dev ## Play the rehearsal's whole life with molecule
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+.PHONY: bench-api
+bench-api: $(VENV)/.dev ## Measure what the HTTP side costs beside the source's own loop, in one run
+	$(BIN)/python bench/api_overhead.py
 
 # --- building ---------------------------------------------------------------------------------------------------------
 
