@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sparkpair.cli import build_parser, serve_settings
-from sparkpair.drafting.orders import DraftPolicy, Kind, parse_policy
+from sparkpair.drafting.orders import DraftOrder, DraftOrders, DraftPolicy, Kind, parse_policy
 from sparkpair.errors import UserError
+from sparkpair.job import Job
+from sparkpair.request import GenerationRequest, SamplingParams
+from sparkpair.stream import Stream
 
 
 @pytest.mark.parametrize(
@@ -77,3 +80,24 @@ def test_a_policy_without_a_drafter_is_refused_and_never_needs_none() -> None:
     never = serve_settings(parser.parse_args(["serve", "model", "--drafter", "mtp", "--draft-policy", "0"]))
     assert never.policy() is None
     assert serve_settings(parser.parse_args(["serve", "model", "--drafter", "mtp"])).policy() is not None
+
+
+async def test_the_adaptive_depth_follows_what_was_accepted_and_each_request_has_its_own() -> None:
+    orders = DraftOrders(parse_policy("a:0.7:0.9", "mtp"))
+    request = GenerationRequest((1, 2), 50, SamplingParams(temperature=0.0, seed=4))
+    first, second = (Stream(Job(request, lambda _: None), slot) for slot in (1, 2))
+
+    def depths() -> list[int]:
+        return [orders.order(stream, 15).count for stream in (first, second)]
+
+    assert depths() == [2, 2]
+    for _ in range(2):
+        orders.settled(1, 2, 0)  # 0.8 -> 0.7 -> 0.61
+    assert depths() == [1, 2]
+    for _ in range(11):
+        orders.settled(1, 1, 1)
+    assert depths() == [3, 2]
+    assert orders.order(first, 1) == DraftOrder(1, seed=4)
+    assert orders.order(first, 0).count == 0
+    orders.forget(1)
+    assert depths() == [2, 2]

@@ -255,7 +255,7 @@ class LeaderEngine:
         stream.widen_window(guesses)
         accepted = stream.accepted
         self._deliver(stream, logits)
-        if guesses and self._orders is not None:
+        if guesses and self._orders is not None and stream in self._streams:
             self._orders.settled(stream.slot, len(guesses), stream.accepted - accepted)
 
     def _deliver(self, stream: Stream, logits: Logits) -> None:

@@ -22,7 +22,7 @@ from sparkpair.comm.local import join_store, local_group, open_store
 from sparkpair.drafting.dflash2 import DFlash2Drafter, DFlash2State, best_candidates, context_rows
 from sparkpair.drafting.drafter import Ask, Passed
 from sparkpair.drafting.orders import DraftOrder
-from sparkpair.drafting.source import DFlash2Source
+from sparkpair.drafting.source import WINDOW_ROWS, DFlash2Source
 from sparkpair.errors import UserError
 from sparkpair.model.config import load_text_config
 from sparkpair.model.dflash2 import DFlash2Rank, DrafterWeights
@@ -281,7 +281,7 @@ def test_the_estimate_counts_what_loading_takes(pair: Pair) -> None:
     source = DFlash2Source(pair.drafter, target, 2)
     need = source.need(Layout(1, 0, torch.float32))
     assert need.held == weights.bytes_held
-    assert need.per_stream == context_rows(WINDOW) * model.context_width * 4
+    assert need.per_stream == (context_rows(WINDOW) + WINDOW_ROWS) * model.context_width * 4
     halves = [source.need(Layout(2, rank, torch.float32)) for rank in range(2)]
     assert sum(half.per_stream for half in halves) == need.per_stream
     assert need.held < sum(half.held for half in halves) < 2 * need.held

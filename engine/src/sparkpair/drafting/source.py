@@ -13,6 +13,7 @@ from sparkpair.checkpoint.split import share
 from sparkpair.drafting.dflash2 import DFlash2Drafter, context_rows
 from sparkpair.drafting.drafter import RankDrafter
 from sparkpair.drafting.mtp import MtpDrafter
+from sparkpair.drafting.orders import MAX_DRAFTS
 from sparkpair.errors import UserError
 from sparkpair.memory import DrafterNeed
 from sparkpair.model.config import TextConfig
@@ -20,6 +21,9 @@ from sparkpair.model.dflash2 import DFlash2Rank, DrafterWeights, check_tensors
 from sparkpair.model.dflash2_config import load_dflash2_config
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.model.mtp import MtpHead
+
+# Rows of a verify window, which wait beside the state until it is known how many of them stay.
+WINDOW_ROWS = MAX_DRAFTS + 1
 
 
 class DrafterSource(Protocol):
@@ -56,7 +60,8 @@ class MtpSource:
         config = self._config
         size = rank_bytes(self._checkpoint, config, layout, lambda name: is_mtp(config, name))
         row = config.kv_lora_rank + config.index_head_dim / config.index_kpool
-        return DrafterNeed(size.stored, size.held, int(row * layout.dtype.itemsize) + 1, 0)
+        waiting = WINDOW_ROWS * config.hidden_size * layout.dtype.itemsize
+        return DrafterNeed(size.stored, size.held, int(row * layout.dtype.itemsize) + 1, waiting)
 
     def load(self, model: Glm5NextRank, weights: RankWeights) -> MtpDrafter:
         """See DrafterSource."""
@@ -85,7 +90,7 @@ class DFlash2Source:
             held += count * size
         heads = share(config.num_kv_heads, layout.world, layout.rank)
         row = config.num_layers * 2 * (heads.stop - heads.start) * config.head_dim * size
-        return DrafterNeed(stored, held, 0, context_rows(config.window) * row)
+        return DrafterNeed(stored, held, 0, (context_rows(config.window) + WINDOW_ROWS) * row)
 
     def load(self, model: Glm5NextRank, weights: RankWeights) -> DFlash2Drafter:
         """See DrafterSource."""
