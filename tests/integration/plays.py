@@ -35,13 +35,15 @@ def play(
     hosts: dict[str, dict[str, Any]] | None = None,
     prefix: Sequence[str] = (),
     forgiving: bool = True,
+    groups: dict[str, Sequence[str]] | None = None,
 ) -> Played:
     """Run tasks on hosts that all are this machine. Unless the run is not `forgiving`, a failing task keeps no later
     one from running; else the first failure on any host ends the run on all.
     """
     local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     inventory = directory / "inventory.json"
-    inventory.write_text(json.dumps({"all": {"vars": local, "hosts": hosts or {"head": {}}}}))
+    children = {name: {"hosts": {member: {} for member in members}} for name, members in (groups or {}).items()}
+    inventory.write_text(json.dumps({"all": {"vars": local, "hosts": hosts or {"head": {}}, "children": children}}))
     playbook = directory / "play.json"
     document = {
         "hosts": "all",

@@ -1,0 +1,118 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Sends an image from this host straight to another one, unless it is there."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: image_stream
+short_description: Send an image straight from one Docker to another
+version_added: 0.2.0
+description:
+  - Streams an image out of this host's Docker into another host's, over a command such as ssh, and checks that the same
+    content arrived. Nothing passes through the controller.
+  - An image that is there with the same content is not sent again, whatever its id.
+options:
+  name:
+    description: Name of the image, the same on both.
+    type: str
+    required: true
+  docker_host:
+    description: Address of this host's Docker daemon.
+    type: str
+    default: unix:///var/run/docker.sock
+  to:
+    description:
+      - The command by which the other host is reached, as a list of words; empty for another daemon of this host.
+    type: list
+    elements: str
+    default: []
+  to_docker_host:
+    description: Address of the other Docker daemon, as that host sees it.
+    type: str
+    default: unix:///var/run/docker.sock
+  progress:
+    description: A file that tells every few seconds how much was sent.
+    type: path
+    required: true
+attributes:
+  check_mode:
+    description: Compares and sends nothing.
+    support: full
+  diff_mode:
+    description: An image has no text to compare.
+    support: none
+  idempotent:
+    description: What has arrived is not sent again.
+    support: full
+author:
+  - The sparkpair maintainers (@sparkpair)
+seealso:
+  - module: sparkpair.serving.image_identity
+"""
+
+EXAMPLES = r"""
+- name: Send the image to the worker
+  sparkpair.serving.image_stream:
+    name: tensorfold-glm53:v0.6.0
+    to: [ssh, -o, BatchMode=yes, 192.0.2.2]
+    progress: /home/spark/.local/state/sparkpair/spark-head/image-stream.log
+"""
+
+RETURN = r"""
+identity:
+  description: The identity of the image on both hosts.
+  returned: success
+  type: str
+sent:
+  description: C(bytes), C(seconds) and C(mib_per_s), empty when nothing was sent.
+  returned: success
+  type: dict
+  sample: {bytes: 26843545600, seconds: 24.1, mib_per_s: 1062.2}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.sparkpair.serving.plugins.module_utils import _image, _image_stream
+from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
+            "to": {"type": "list", "elements": "str", "default": []},
+            "to_docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
+            "progress": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    params = module.params
+    docker = Docker(params["docker_host"])
+    target = [*params["to"], "docker", "-H", params["to_docker_host"]]
+    try:
+        found = docker.inspect(params["name"], kind="image")
+        if found is None:
+            raise DockerError(f"this host has no image {params['name']} to send")
+        own = _image.described(found)
+        if _image_stream.remote_identity(target, params["name"]) == own["identity"]:
+            module.exit_json(changed=False, identity=own["identity"], sent={})
+        if module.check_mode:
+            module.exit_json(changed=True, identity=own["identity"], sent={})
+        sent = _image_stream.send(docker.command(), target, params["name"], own["size_bytes"], params["progress"])
+        arrived = _image_stream.remote_identity(target, params["name"])
+        if arrived != own["identity"]:
+            raise DockerError(
+                f"the image {params['name']} was sent and is another one there ({arrived[:12] or 'absent'} instead of "
+                f"{own['identity'][:12]}); run again, and look at the other host's disk if it stays so"
+            )
+        module.exit_json(changed=True, identity=own["identity"], sent=sent)
+    except DockerError as error:
+        module.fail_json(msg=f"{error}.")
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename or params['progress']}: {error.strerror}.")
+
+
+if __name__ == "__main__":
+    main()
