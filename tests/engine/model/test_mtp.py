@@ -13,6 +13,9 @@ from sparkpair.checkpoint.miniature import miniature_document, write_weights
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.group import SoloGroup
+from sparkpair.drafting.drafter import Ask, Passed
+from sparkpair.drafting.mtp import MtpDrafter
+from sparkpair.drafting.orders import DraftOrder
 from sparkpair.model.config import TextConfig, load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.model.mtp import MtpHead
@@ -216,3 +219,34 @@ def test_drafts_leave_the_states_as_they_were_to_the_bit(write: Write) -> None:
     alone = [head.draft(last, [state], [7], greedy)[0] for last, state in zip(lasts, states, strict=True)]
     assert alone == together
     assert all(len(chain) == 7 for chain in together)
+
+
+def test_the_drafter_absorbs_the_rows_that_stay_and_guesses_as_the_plain_reading(write: Write) -> None:
+    directory = write(1)
+    backbone, head = load(directory)
+    drafter = MtpDrafter(head)
+    ids = random_ids(9, 90)
+    state = backbone.new_state()
+    state.draft = drafter.new_state()
+
+    def run(tokens: list[int], *, decode: bool) -> None:
+        part = Passed(state, slice(0, len(tokens)), tokens, decode)
+        backbone.forward(torch.tensor(tokens), [Span(part.rows, state, decode)], [], watch=drafter.watch)
+        drafter.passed([part])
+
+    run(ids[:64], decode=False)
+    run(ids[64:74], decode=False)
+    drafter.draft([Ask(state, 0, ids[74], DraftOrder(0))])
+    at = 74
+    for kept in (3, 1, 5):
+        run([*ids[at : at + kept], 7, 9], decode=True)
+        at += kept
+        state.commit(kept)
+        (chain,) = drafter.draft([Ask(state, kept, ids[at], DraftOrder(2))])
+        plain = PlainHead(directory)
+        hidden, after = backbone_hidden(backbone, ids[:at]), ids[1 : at + 1]
+        for number in range(2):
+            row = plain.rows(hidden, after)[-1:]
+            expected = int((row @ plain.weight("lm_head.weight", top=True).T).argmax())
+            assert chain[number] == expected, f"draft {number} behind {at} tokens"
+            hidden, after = torch.cat([hidden, row]), [*after, expected]
