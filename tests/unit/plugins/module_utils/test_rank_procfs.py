@@ -74,15 +74,19 @@ def test_a_groups_memory_counts_the_processes_it_started(tmp_path: Path):
     source = (
         "import subprocess, sys; block = bytearray(40 << 20)\n"
         "child = subprocess.Popen([sys.executable, '-c', "
-        "'block = bytearray(40 << 20); print(1, flush=True); input()'], stdin=subprocess.PIPE)\n"
+        "'import os; block = bytearray(40 << 20); print(os.getpid(), flush=True); input()'], stdin=subprocess.PIPE)\n"
         "input()"
     )
     command = [sys.executable, "-c", source]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as parent:
         assert parent.stdout is not None
-        parent.stdout.readline()
+        child = ProcessHandle.of(identity(int(parent.stdout.readline())))
+        assert child is not None
         used = group_rss_bytes(parent.pid)
         os.killpg(parent.pid, signal.SIGKILL)
+    # The child has lost its parent: nobody here waits for its end but this.
+    with child:
+        assert child.wait(10)
     assert 80 << 20 < used < 200 << 20
     assert group_rss_bytes(parent.pid) == 0
 
