@@ -7,38 +7,16 @@ implementation has the same signature and must pass the same tests.
 
 from __future__ import annotations
 
-from sparkpair.kernels.reference import (
-    add_shared,
-    attend_all,
-    attend_groups,
-    attend_latents,
-    axial_rotation,
-    biased_linear,
-    dynamic_convolution,
-    exl3_effective,
-    gelu,
-    hyper_collapse,
-    hyper_spread,
-    hyper_weights,
-    index_scores,
-    kda_chunked,
-    kda_gates,
-    kda_recurrent,
-    l2_normalise,
-    layer_norm,
-    linear,
-    pool_keys,
-    position_rotation,
-    rms_norm,
-    rms_norm_gated,
-    rotate,
-    route,
-    routed_experts,
-    select_tokens,
-    short_convolution,
-    sigmoid,
-    swiglu,
-)
+from sparkpair.kernels.reference.draft import attend_groups, dynamic_convolution, position_rotation
+from sparkpair.kernels.reference.dsa import attend_latents, index_scores, pool_keys, select_tokens
+from sparkpair.kernels.reference.exl3 import exl3_effective
+from sparkpair.kernels.reference.experts import add_shared, route, routed_experts
+from sparkpair.kernels.reference.hyper import hyper_collapse, hyper_spread, hyper_weights
+from sparkpair.kernels.reference.kda import kda_chunked, kda_gates, kda_recurrent, short_convolution
+from sparkpair.kernels.reference.linear import linear
+from sparkpair.kernels.reference.rows import l2_normalise, layer_norm, rms_norm, rms_norm_gated, swiglu
+from sparkpair.kernels.reference.tiles import sigmoid
+from sparkpair.kernels.reference.vision import attend_all, axial_rotation, biased_linear, gelu, rotate
 
 __all__ = [
     "add_shared",
