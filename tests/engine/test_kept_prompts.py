@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparkpair.cache.prompts import GRID, KeptPrompts, common_length
+from sparkpair.cache.prompts import KeptPrompts, common_length
+from sparkpair.grid import GRID
 
 LOGITS = numpy.zeros((1, 4), dtype=numpy.float32)
 

@@ -8,7 +8,8 @@ import threading
 
 from hypothesis import given
 from hypothesis import strategies as st
-from sparkpair.scheduler import BLOCK, Admission, FillBudget, fill_shares
+from sparkpair.grid import GRID
+from sparkpair.scheduler import Admission, FillBudget, fill_shares
 
 
 @dataclasses.dataclass(eq=False)
@@ -79,16 +80,16 @@ def test_portions_are_whole_blocks_within_the_rows_and_the_oldest_always_reads(r
     shares = fill_shares(remaining, rows)
     for share, left in zip(shares, remaining, strict=True):
         assert 0 <= share <= left
-        assert share == left or share % BLOCK == 0
-    assert shares[0] >= min(BLOCK, remaining[0])
-    assert sum(shares) <= max(rows, BLOCK)
+        assert share == left or share % GRID == 0
+    assert shares[0] >= min(GRID, remaining[0])
+    assert sum(shares) <= max(rows, GRID)
 
 
 @given(st.lists(st.integers(1, 2000), min_size=1, max_size=8), st.integers(64, 1024))
 def test_no_room_is_left_while_somebody_could_use_a_block(remaining: list[int], rows: int) -> None:
     shares = fill_shares(remaining, rows)
     room = rows - sum(shares)
-    wanted = [min(BLOCK, left - share) for share, left in zip(shares, remaining, strict=True) if share < left]
+    wanted = [min(GRID, left - share) for share, left in zip(shares, remaining, strict=True) if share < left]
     assert all(block > room for block in wanted)
 
 
@@ -99,14 +100,14 @@ def test_waiting_prompts_are_read_together() -> None:
 def test_the_portion_follows_the_budget_and_never_stops() -> None:
     budget = FillBudget(0.2, 1024)
     assert budget.rows(decoding=False) == 1024
-    assert budget.rows(decoding=True) == BLOCK
+    assert budget.rows(decoding=True) == GRID
     budget.measured(64, 0.05)
     assert budget.rows(decoding=True) == 256
     budget.measured(0, 5.0)
     assert budget.rows(decoding=True) == 256
     for _ in range(20):
         budget.measured(64, 10.0)
-    assert budget.rows(decoding=True) == BLOCK
+    assert budget.rows(decoding=True) == GRID
 
 
 def test_without_a_budget_prompts_are_read_in_whole_chunks() -> None:

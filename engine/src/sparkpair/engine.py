@@ -14,12 +14,13 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from sparkpair.cache.prompts import GRID, KeptPrompts, Logits
+from sparkpair.cache.prompts import KeptPrompts, Logits
 from sparkpair.comm.control import Leader
 from sparkpair.comm.lockstep import Executed, Run, Step, StepRunner, solo_checksum
 from sparkpair.drafting.orders import DraftOrders
 from sparkpair.drafting.policy import Drafting
 from sparkpair.errors import PeerLost
+from sparkpair.grid import GRID
 from sparkpair.job import Job
 from sparkpair.model.media_encoder import MediaEncoder
 from sparkpair.request import (

@@ -20,8 +20,7 @@ import threading
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
-# Prompts are read in whole blocks of the position grid, except at their end.
-BLOCK = 64
+from sparkpair.grid import GRID
 
 
 class Queued(Protocol):
@@ -106,12 +105,12 @@ def fill_shares(remaining: Sequence[int], rows: int) -> list[int]:
     together. Blocks go round from the oldest on; the oldest gets one even where `rows` is less.
     """
     shares = [0] * len(remaining)
-    room = max(rows, BLOCK)
+    room = max(rows, GRID)
     progress = True
     while room > 0 and progress:
         progress = False
         for index, left in enumerate(remaining):
-            block = min(BLOCK, left - shares[index])
+            block = min(GRID, left - shares[index])
             if block > 0 and (block <= room or not any(shares)):
                 shares[index] += block
                 room -= block
@@ -132,9 +131,9 @@ class FillBudget:
         if not decoding or self._budget_s == 0:
             return self._most_rows
         if self._seconds_per_row is None:
-            return BLOCK
-        blocks = int(self._budget_s / (self._seconds_per_row * BLOCK))
-        return max(BLOCK, min(blocks * BLOCK, self._most_rows))
+            return GRID
+        blocks = int(self._budget_s / (self._seconds_per_row * GRID))
+        return max(GRID, min(blocks * GRID, self._most_rows))
 
     def measured(self, rows: int, seconds: float) -> None:
         """A step that read `rows` prompt rows took `seconds`. The newest step counts a quarter."""

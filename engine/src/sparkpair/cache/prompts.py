@@ -18,10 +18,10 @@ from collections.abc import Sequence
 import numpy
 import numpy.typing
 
+from sparkpair.grid import GRID
+
 Logits = numpy.typing.NDArray[numpy.float32]
 Tokens = numpy.typing.NDArray[numpy.int64]
-
-GRID = 64
 
 
 @dataclasses.dataclass(slots=True)

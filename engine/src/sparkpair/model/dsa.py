@@ -14,14 +14,11 @@ from torch import Tensor
 from sparkpair import kernels
 from sparkpair.cache.state import DsaState, Span
 from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.grid import GRID
 from sparkpair.model.config import TextConfig
 
 # The indexer's key norm is a LayerNorm with this epsilon, whatever the checkpoint's rms_norm_eps.
 INDEX_NORM_EPS = 1e-6
-
-# Prompt rows attend in blocks on this absolute position grid, decode rows one by one. A block sees exactly the rows up
-# to its own end, so its shapes, and with them its bits, do not depend on how the prompt was cut into steps.
-GRID = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +30,11 @@ class Block:
 
 
 def attention_blocks(span: Span) -> list[Block]:
-    """The rows of a span in the pieces that attend together."""
+    """The rows of a span in the pieces that attend together: blocks of the grid, or single rows while decoding.
+
+    A block sees exactly the rows up to its own end, so its shapes, and with them its bits, do not depend on how the
+    prompt was cut into steps.
+    """
     start, position = span.rows.start, span.state.position
     blocks = []
     while start < span.rows.stop:

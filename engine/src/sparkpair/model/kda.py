@@ -9,12 +9,9 @@ from torch import Tensor
 from sparkpair import kernels
 from sparkpair.cache.state import KdaState, KdaWindow, Span
 from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.grid import GRID
 from sparkpair.kernels.weights import stack_rows
 from sparkpair.model.config import TextConfig
-
-# Prompt rows are processed in chunks that end at absolute multiples of this, so that a prompt resumed on the grid has
-# the bits of a fresh one.
-GRID = 64
 
 
 class KdaAttention:
