@@ -11,8 +11,11 @@ import pathlib
 import threading
 from collections.abc import Iterator
 
+import numpy
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sparkpair.cache.prompts import KeptPrompts
 from sparkpair.cache.state import Span
 from sparkpair.checkpoint.miniature import miniature_document, write_weights
@@ -25,11 +28,11 @@ from sparkpair.drafting.policy import CopyDrafting
 from sparkpair.engine import CHUNK_ROWS, EngineSettings, LeaderEngine
 from sparkpair.logits import load_rank
 from sparkpair.media.limits import MediaLimits
-from sparkpair.media.patches import normalise
+from sparkpair.media.patches import cut, normalise
 from sparkpair.media.pictures import read_picture
 from sparkpair.model.config import load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
-from sparkpair.model.media_encoder import MediaEncoder
+from sparkpair.model.media_encoder import MediaEncoder, Portion
 from sparkpair.model.media_rows import MediaRows
 from sparkpair.model.vision import VisionTower
 from sparkpair.model.vision_config import load_vision_config
@@ -92,8 +95,11 @@ def request(seed: int, *, first: int = CHUNK_ROWS - 20, length: int = 400) -> Ge
 
 
 @contextlib.contextmanager
-def engine(model: Glm5NextRank, encoder: MediaEncoder | None, *, entries: int = 0) -> Iterator[LeaderEngine]:
-    deaths: list[Exception] = []
+def engine(
+    model: Glm5NextRank, encoder: MediaEncoder | None, *, entries: int = 0, deaths: list[Exception] | None = None
+) -> Iterator[LeaderEngine]:
+    """`deaths` is what an engine that is to die leaves behind."""
+    noted: list[Exception] = [] if deaths is None else deaths
     made = LeaderEngine(
         StepRunner(model),
         None,
@@ -101,13 +107,15 @@ def engine(model: Glm5NextRank, encoder: MediaEncoder | None, *, entries: int = 
         CopyDrafting(0),
         KeptPrompts(most_entries=entries, most_bytes=10**9, entry_bytes=1000, token_bytes=10),
         world=1,
-        on_death=deaths.append,
+        on_death=noted.append,
         encoder=encoder,
     )
     made.start()
-    yield made
-    made.stop()
-    assert deaths == []
+    try:
+        yield made
+    finally:
+        made.stop()
+    assert deaths is not None or noted == []
 
 
 async def collect(served: LeaderEngine, asked: GenerationRequest) -> tuple[list[int], ReplyStats]:
@@ -169,27 +177,154 @@ async def test_an_engine_without_a_tower_takes_no_pictures(model: Glm5NextRank) 
         served.submit(request(1))
 
 
-def test_a_picture_is_encoded_once_and_forgotten_when_others_need_the_room(
-    tower: VisionTower, monkeypatch: pytest.MonkeyPatch
+async def test_others_go_on_while_a_picture_is_encoded(
+    model: Glm5NextRank, tower: VisionTower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded_grids: list[tuple[int, int, int]] = []
+    begun, go_on = threading.Event(), threading.Event()
+    encode = tower.encode
+
+    def held(patches: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+        begun.set()
+        assert go_on.wait(60)
+        return encode(patches, grid)
+
+    asked = request(1)
+    plain = dataclasses.replace(asked, media=(), prompt_ids=asked.prompt_ids[:90])
+    wanted = expected_reply(model, tower, asked)
+    monkeypatch.setattr(tower, "encode", held)
+    with engine(model, MediaEncoder(tower)) as served:
+        pictured = asyncio.create_task(collect(served, asked))
+        await asyncio.to_thread(begun.wait, 60)
+        assert len((await collect(served, plain))[0]) == plain.max_new_tokens
+        left = served.submit(request(2))
+        left.cancel()
+        assert [event async for event in left.events()][-1].reason == "cancelled"
+        assert not pictured.done()
+        go_on.set()
+        assert (await pictured)[0] == wanted
+
+
+async def test_pictures_that_a_kept_prompt_holds_are_not_encoded_again(
+    model: Glm5NextRank, tower: VisionTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine(model, MediaEncoder(tower), entries=8) as served:
+        fresh, _ = await collect(served, request(1))
+        assert served._encoder is not None
+        served._encoder.stop()
+        served._encoder = MediaEncoder(tower)
+        served._encoder.start()
+        monkeypatch.setattr(tower, "encode", None)
+        assert (await collect(served, request(1)))[0] == fresh
+
+
+async def test_an_encoder_that_fails_ends_the_engine_in_its_words(
+    model: Glm5NextRank, tower: VisionTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tower, "encode", lambda patches, grid: torch.empty(0)[5])
+    deaths: list[Exception] = []
+    with (
+        pytest.raises(EngineError, match="the engine stopped: index 5 is out of bounds"),
+        engine(model, MediaEncoder(tower), deaths=deaths) as served,
+    ):
+        await collect(served, request(1))
+    assert len(deaths) == 1
+
+
+@contextlib.contextmanager
+def encoding(tower: VisionTower) -> Iterator[MediaEncoder]:
+    encoder = MediaEncoder(tower)
+    encoder.start()
+    yield encoder
+    encoder.stop()
+
+
+def wait_ready(encoder: MediaEncoder, portion: Portion, owner: int = 1) -> None:
+    while not encoder.ready(owner, portion):
+        encoder.wait(0.05)
+
+
+def counted(tower: VisionTower, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
+    """The grids that the tower encodes from now on."""
+    grids: list[tuple[int, int, int]] = []
     encode = tower.encode
 
     def counting(patches: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
-        encoded_grids.append(grid)
+        grids.append(grid)
         return encode(patches, grid)
 
     monkeypatch.setattr(tower, "encode", counting)
-    encoder = MediaEncoder(tower)
+    return grids
+
+
+def test_a_picture_is_encoded_once_and_forgotten_when_others_need_the_room(
+    tower: VisionTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grids = counted(tower, monkeypatch)
     one, two = part(10, 1), part(50, 2)
-    pieces = [encoder.rows([((one, two), start, stop)]) for start, stop in ((0, 25), (25, 60), (60, 90))]
-    assert [piece.shape[0] for piece in pieces if piece is not None] == [15, 25, 20]
-    assert len(encoded_grids) == 2
-    assert encoder.rows([((one, two), 40, 50)]) is None
-    monkeypatch.setattr("sparkpair.model.media_encoder.MAX_ROWS", 40)
-    encoder.rows([((two,), 50, 80)])
-    encoder.rows([((one,), 10, 40)])
-    assert len(encoded_grids) == 3
+    with encoding(tower) as encoder:
+        found = []
+        for start, stop in ((0, 25), (25, 60), (60, 90)):
+            wait_ready(encoder, ((one, two), start, stop))
+            found.append(encoder.rows([((one, two), start, stop)]))
+        assert [rows.shape[0] for rows in found if rows is not None] == [15, 25, 20]
+        assert len(grids) == 2
+        assert encoder.ready(1, ((one, two), 40, 50))
+        assert encoder.rows([((one, two), 40, 50)]) is None
+        monkeypatch.setattr("sparkpair.model.media_encoder.MAX_ROWS", 40)
+        wait_ready(encoder, ((part(0, 3),), 0, 30))
+        wait_ready(encoder, ((one,), 10, 40))
+        assert len(grids) == 4
+
+
+def test_a_clip_is_encoded_pair_by_pair_as_its_portions_come(
+    tower: VisionTower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grids = counted(tower, monkeypatch)
+    frames = [numpy.asarray(picture(112, 112, seed)) for seed in range(6)]
+    patches, grid = cut(frames)
+    # Every pair has 16 tokens, with two tokens of text behind it.
+    clip = MediaPart(tuple(18 * pair + token for pair in range(3) for token in range(16)), patches, grid, b"clip")
+    whole = tower.encode(torch.from_numpy(normalise(patches)), grid)
+    grids.clear()
+    with encoding(tower) as encoder:
+        wait_ready(encoder, ((clip,), 0, 20))
+        assert grids == [(1, 8, 8), (1, 8, 8)]
+        wait_ready(encoder, ((clip,), 20, 54))
+        wait_ready(encoder, ((clip,), 0, 54))
+        rows = encoder.rows([((clip,), 0, 54)])
+    assert len(grids) == 3
+    assert rows is not None
+    assert torch.equal(rows, whole)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 11)), min_size=1, max_size=25))
+@settings(max_examples=30, deadline=None)
+def test_the_rows_held_stay_within_their_bound_and_every_request_gets_its_turn(asks: list[tuple[int, int]]) -> None:
+    most = 0
+
+    class Tower:
+        def encode(self, patches: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+            nonlocal most
+            most = max(most, sum(rows.shape[0] for rows in encoder._rows.values()))
+            return torch.zeros(grid[1] * grid[2] // 4, 1)
+
+    patches = numpy.zeros((16, 1176), dtype=numpy.uint8)
+    parts = [MediaPart(tuple(range(4 * n, 4 * n + 4)), patches, (1, 4, 4), bytes([n])) for n in range(13)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sparkpair.model.media_encoder.MAX_ROWS", 10)
+        with encoding(Tower()) as encoder:  # type: ignore[arg-type]
+            waiting = {owner: (parts, 4 * first, 4 * first + 5) for owner, first in asks}
+            while waiting:
+                for owner, portion in [*waiting.items()]:
+                    if encoder.ready(owner, portion):
+                        rows = encoder.rows([portion])
+                        assert rows is not None
+                        assert rows.shape[0] == 5
+                        encoder.forget(owner)
+                        del waiting[owner]
+                if waiting:
+                    encoder.wait(0.05)
+    assert most <= 10
 
 
 def test_ranks_in_step_place_what_only_rank_0_has(checkpoint: pathlib.Path, tower: VisionTower) -> None:
@@ -197,7 +332,9 @@ def test_ranks_in_step_place_what_only_rank_0_has(checkpoint: pathlib.Path, towe
     where = [position for one in asked.media for position in one.positions]
     step = Step(1, [Run(1, list(asked.prompt_ids), decode=False, logits=1, media=where)], [])
     assert Step.parse(step.message()["step"]) == step
-    rows = MediaEncoder(tower).rows([(asked.media, 0, 90)])
+    with encoding(tower) as encoder:
+        wait_ready(encoder, (asked.media, 0, 90))
+        rows = encoder.rows([(asked.media, 0, 90)])
     alone = StepRunner(load_rank(checkpoint, SoloGroup(), CPU)).execute(step, 7, rows).logits
     store = open_store(2)
     found: dict[int, torch.Tensor] = {}

@@ -36,6 +36,9 @@ from sparkpair.request import (
 from sparkpair.scheduler import Admission, FillBudget, fill_shares
 from sparkpair.stream import Stream
 
+# Where nothing can go on before a picture is encoded, how long to wait before looking for new requests again.
+PICTURE_WAIT_S = 0.02
+
 # Prompt rows of one step, of all requests together; a multiple of the 64-token grid.
 CHUNK_ROWS = 256
 
@@ -106,6 +109,8 @@ class LeaderEngine:
 
     def start(self) -> None:
         """Begin to take requests."""
+        if self._encoder is not None:
+            self._encoder.start()
         self._thread.start()
 
     def submit(self, request: GenerationRequest) -> Job:
@@ -132,6 +137,8 @@ class LeaderEngine:
         for job in self._admission.close():
             self._finish_unstarted(job)
         self._thread.join()
+        if self._encoder is not None:
+            self._encoder.stop()
 
     def health(self) -> EngineHealth:
         """See request.Engine."""
@@ -202,7 +209,10 @@ class LeaderEngine:
         """One step: a verify window of every request that decodes, and a portion of the prompts that are being read."""
         active = runnable(self._streams)
         decoding = [stream for stream in active if stream.prompt_left == 0]
-        filling = [stream for stream in active if stream.prompt_left > 0]
+        filling = [stream for stream in active if stream.prompt_left > 0 and self._has_pictures(stream)]
+        if self._encoder is not None and not decoding and not filling:
+            self._encoder.wait(PICTURE_WAIT_S)
+            return
         shares = fill_shares([stream.to_next_mark for stream in filling], self._budget.rows(decoding=bool(decoding)))
         reading = [(stream, rows) for stream, rows in zip(filling, shares, strict=True) if rows]
         runs = self._windows(decoding) + [_portion(stream, rows) for stream, rows in reading]
@@ -274,6 +284,13 @@ class LeaderEngine:
         if reason is not None:
             self._finish(stream, reason)
 
+    def _has_pictures(self, stream: Stream) -> bool:
+        """Whether the pictures in the next portion of a prompt are encoded; if not, they are asked for."""
+        media = stream.job.request.media
+        if self._encoder is None or not media:
+            return True
+        return self._encoder.ready(stream.slot, (media, stream.filled, stream.filled + CHUNK_ROWS))
+
     def _media_rows(self, reading: list[tuple[Stream, int]]) -> Tensor | None:
         """The rows of all pictures in the portions that are being read, in the portions' order."""
         portions = [
@@ -308,6 +325,8 @@ class LeaderEngine:
             self._released.append(stream.slot)
         self._resumed = begun
         self._drafting.forget(stream)
+        if self._encoder is not None:
+            self._encoder.forget(stream.slot)
         if self._orders is not None:
             self._orders.forget(stream.slot)
         now = time.monotonic()

@@ -11,9 +11,13 @@ from torch import Tensor
 
 from sparkpair import kernels
 from sparkpair.checkpoint.rank_weights import RankWeights
+from sparkpair.kernels.reference.vision import QUERIES
 from sparkpair.model.vision_config import VisionConfig
 
 PREFIX = "model.visual"
+
+# Patches whose wide feed-forward rows are held at a time.
+FEED_PATCHES = 4096
 
 # The merger's LayerNorm has this epsilon, whatever the checkpoint's rms_norm_eps.
 MERGER_NORM_EPS = 1e-5
@@ -53,8 +57,18 @@ class _Block:
         q = kernels.rotate(kernels.rms_norm(qkv[:, 0], self.q_norm, config.rms_norm_eps), *rotation)
         k = kernels.rotate(kernels.rms_norm(qkv[:, 1], self.k_norm, config.rms_norm_eps), *rotation)
         x = x + self.proj(kernels.attend_all(q, k, qkv[:, 2]).flatten(1))
-        normed = kernels.rms_norm(x, self.norm2, config.rms_norm_eps)
-        return x + self.down(kernels.swiglu(self.gate(normed), self.up(normed), config.swiglu_limit))
+        return torch.cat([part + self._feed(part) for part in torch.split(x, FEED_PATCHES)])
+
+    def _feed(self, x: Tensor) -> Tensor:
+        normed = kernels.rms_norm(x, self.norm2, self.config.rms_norm_eps)
+        return self.down(kernels.swiglu(self.gate(normed), self.up(normed), self.config.swiglu_limit))
+
+
+def workspace_bytes(config: VisionConfig, patches: int, element_bytes: int) -> int:
+    """Bytes that encoding needs beside the weights, for pictures of at most `patches` patches."""
+    rows = patches * 10 * config.hidden_size + min(patches, FEED_PATCHES) * 4 * config.intermediate_size
+    scores = 3 * QUERIES * patches * config.num_heads
+    return rows * element_bytes + scores * 4 + patches * config.patch_values * 8
 
 
 class VisionTower:

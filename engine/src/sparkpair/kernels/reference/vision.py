@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+# Queries that are compared with all keys at a time: the scores of a large picture would take gigabytes at once.
+QUERIES = 128
+
 
 def biased_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`x` [n, in] times `weight` [out, in] transposed, plus `bias` [out] -> [n, out]."""
@@ -41,6 +44,10 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
 
 def attend_all(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Every patch attends to every patch: [n, H, D] each, softmax in fp32 at scale D^-0.5. Returns [n, H, D]."""
-    scores = torch.einsum("nhd,mhd->hnm", queries, keys).float() * queries.shape[-1] ** -0.5
-    weights = torch.softmax(scores, dim=-1).to(queries.dtype)
-    return torch.einsum("hnm,mhd->nhd", weights, values)
+    attended = torch.empty_like(queries)
+    for start in range(0, queries.shape[0], QUERIES):
+        some = slice(start, start + QUERIES)
+        scores = torch.einsum("nhd,mhd->hnm", queries[some], keys).float() * queries.shape[-1] ** -0.5
+        weights = torch.softmax(scores, dim=-1).to(queries.dtype)
+        attended[some] = torch.einsum("hnm,mhd->nhd", weights, values)
+    return attended
