@@ -253,7 +253,7 @@ class LeaderEngine:
         for stream in decoding:
             most = min(each, stream.budget_left) - 1
             drafted_for = stream.job.request.draft
-            drafts = self._drafting.propose(stream, most) if most > 0 and drafted_for else []
+            drafts = stream.admissible(self._drafting.propose(stream, most), most) if most > 0 and drafted_for else []
             order = None
             if self._orders is not None and drafted_for:
                 order = self._orders.order(stream, 0 if drafts else max(0, most))
@@ -278,10 +278,14 @@ class LeaderEngine:
         self._totals = dataclasses.replace(
             totals,
             drafted_total=totals.drafted_total + drafted,
-            accepted_total=totals.accepted_total + len(tokens) - 1,
+            accepted_total=totals.accepted_total + max(0, len(tokens) - 1),
         )
-        stream.job.post(TokensEvent(tuple(tokens)))
-        if reason is not None:
+        if tokens:
+            stream.job.post(TokensEvent(tuple(tokens)))
+        if stream.failure is not None:
+            stream.job.post(EngineError(f"the reply cannot go on: {stream.failure}"))
+            self._finish(stream, "cancelled")
+        elif reason is not None:
             self._finish(stream, reason)
 
     def _has_pictures(self, stream: Stream) -> bool:

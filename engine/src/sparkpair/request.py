@@ -17,6 +17,8 @@ import numpy.typing
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
+Logits = numpy.typing.NDArray[numpy.float32]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -51,13 +53,38 @@ def media_indices(media: Sequence[MediaPart], start: int, stop: int) -> list[int
     return [position - start for part in media for position in part.positions if start <= position < stop]
 
 
+class Matcher(Protocol):
+    """Follows one reply and says which token may come next. The engine's thread alone calls it, for the tokens that are
+    drawn and never for drafts that were not. What it raises ends its reply, and no other.
+    """
+
+    def mask(self, logits: Logits) -> Logits:
+        """The `logits` [vocab] of the next token, -inf where it may not come; the array given is not written to."""
+
+    def accept(self, token: int) -> int:
+        """Take the token that was drawn. Returns the one that stands in the reply: nearly always the same."""
+
+    def drafts(self, proposed: Sequence[int], most: int) -> list[int]:
+        """At most `most` drafts for what follows: those that are certain, or else the leading part of `proposed` that
+        may come.
+        """
+
+
+class Constraint(Protocol):
+    """What a reply has to follow; may serve any number of requests."""
+
+    def matcher(self) -> Matcher:
+        """A matcher at the beginning of a reply."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One prompt to continue.
 
     `prompt_ids` is not empty and `len(prompt_ids) + max_new_tokens` is at most the engine's window: the caller checks,
     because only the caller can name the field that was too large. A token of `stop_ids` ends the reply and is the last
-    token event. `min_new_tokens` forbids stop ids before that many tokens. `media` is in the order of the prompt.
+    token event. `min_new_tokens` forbids stop ids before that many tokens, unless `constraint` allows nothing else.
+    `media` is in the order of the prompt.
     """
 
     prompt_ids: tuple[int, ...]
@@ -68,6 +95,7 @@ class GenerationRequest:
     background: bool = False
     draft: bool = True
     media: tuple[MediaPart, ...] = ()
+    constraint: Constraint | None = None
 
     @property
     def content_ids(self) -> tuple[int, ...]:
@@ -124,14 +152,18 @@ Event = TokensEvent | FinishedEvent
 
 
 class EngineError(Exception):
-    """The engine cannot serve (a rank was lost, a step failed). The message names the rank and is fit for a client."""
+    """The engine cannot serve (a rank was lost, a step failed), or cannot finish one reply (its constraint failed). The
+    message names the cause and is fit for a client.
+    """
 
 
 class Reply(Protocol):
     """A submitted request: iterate its events once; `cancel` at any time, from the event loop's thread."""
 
     def events(self) -> AsyncIterator[Event]:
-        """Yield events until the FinishedEvent. Raises EngineError when the engine dies first."""
+        """Yield events until the FinishedEvent. Raises EngineError when the engine, or the request's constraint, fails
+        first.
+        """
 
     def cancel(self) -> None:
         """Free the engine within a step; a request still waiting is dropped at once. Idempotent."""

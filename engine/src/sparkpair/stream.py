@@ -3,7 +3,7 @@
 
 A window is the pending token and the drafts after it. Row r of its logits draws the token at the position after row
 r; as long as that is the draft of the next row, the next row counts too. Drafts only propose: whatever they are,
-the tokens that come out are those of drawing one by one.
+the tokens that come out are those of drawing one by one. A request's constraint sees those tokens and no others.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import time
 
 import numpy
 
-from sparkpair.cache.prompts import Logits
 from sparkpair.job import Job
-from sparkpair.request import FinishReason
+from sparkpair.request import FinishReason, Logits, Matcher
 from sparkpair.sampling import prompt_seed, sample
 
 
@@ -39,6 +38,9 @@ class Stream:
         self.accepted = 0
         self.started = time.monotonic()
         self.first_at: float | None = None
+        # What the request's constraint raised; the reply ends there.
+        self.failure: Exception | None = None
+        self._matcher: Matcher | None = None
         self.seed = request.sampling.seed if request.sampling.seed is not None else prompt_seed(request.prompt_ids)
 
     @property
@@ -57,6 +59,16 @@ class Stream:
         """Tokens the reply may still have."""
         return self.job.request.max_new_tokens - self.produced
 
+    def admissible(self, drafts: list[int], most: int) -> list[int]:
+        """Drafts for the next window, at most `most`: what the request's constraint lets through of `drafts`."""
+        if self._matcher is None:
+            return drafts
+        try:
+            return self._matcher.drafts(drafts, most)
+        except Exception as error:
+            self.failure = error
+            return []
+
     def open_window(self, drafts: list[int]) -> list[int]:
         """The rows of the next window: the pending token and the drafts, fewer than the reply has tokens left."""
         self.window = [self.history[-1], *drafts]
@@ -71,14 +83,17 @@ class Stream:
     def absorb(self, logits: Logits) -> tuple[list[int], FinishReason | None]:
         """Draw from the logits of a window's rows (or of the prompt's last row), [n, vocab].
 
-        Returns the new tokens, at least one, and why the reply ends when it does.
+        Returns the new tokens and why the reply ends when it does. There is at least one, unless the request's
+        constraint has failed: then `failure` is set, the tokens before it stand, and the reply is over.
         """
         request = self.job.request
         drafts = self.window[1:]
         tokens: list[int] = []
         reason: FinishReason | None = None
         for row in range(len(logits)):
-            token = self._draw(logits[row])
+            token = self._next(logits[row])
+            if token is None:
+                break
             tokens.append(token)
             self.history.append(token)
             self.produced += 1
@@ -89,15 +104,31 @@ class Stream:
             if reason is not None or row == len(drafts) or token != drafts[row]:
                 break
         self.kept = len(tokens) if self.window else 0
-        self.accepted += len(tokens) - 1
+        self.accepted += max(0, len(tokens) - 1)
         self.window = []
         if self.first_at is None:
             self.first_at = time.monotonic()
         return tokens, reason
 
+    def _next(self, logits: Logits) -> int | None:
+        """Draw one token as the request's constraint wants it; None when that has failed."""
+        constraint = self.job.request.constraint
+        if constraint is None:
+            return self._draw(logits)
+        if self.failure is None:
+            try:
+                if self._matcher is None:
+                    self._matcher = constraint.matcher()
+                return self._matcher.accept(self._draw(self._matcher.mask(logits)))
+            except Exception as error:
+                self.failure = error
+        return None
+
     def _draw(self, logits: Logits) -> int:
         request = self.job.request
         if self.produced < request.min_new_tokens and request.stop_ids:
-            logits = logits.copy()
-            logits[[token for token in request.stop_ids if token < len(logits)]] = -numpy.inf
+            going_on = logits.copy()
+            going_on[[token for token in request.stop_ids if token < len(logits)]] = -numpy.inf
+            if request.constraint is None or numpy.isfinite(going_on).any():
+                logits = going_on
         return sample(logits, request.sampling, self.seed, len(self.history))

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
+import numpy
 from sparkpair.request import (
     EngineError,
     EngineHealth,
@@ -19,6 +20,7 @@ from sparkpair.request import (
     FinishedEvent,
     FinishReason,
     GenerationRequest,
+    Matcher,
     RankStep,
     ReplyStats,
     TokensEvent,
@@ -29,6 +31,9 @@ HOLD = "hold"
 
 FAIL = "fail"
 """In a script: the engine dies."""
+
+VOCABULARY = 1536
+"""Ids of the model that the script plays."""
 
 Script = Sequence[Sequence[int] | str]
 
@@ -44,6 +49,7 @@ class ScriptedReply:
         self._go_on = asyncio.Event()
         self._script = script
         self._cached = cached
+        self._matcher: Matcher | None = None
 
     def go_on(self) -> None:
         """Leave the hold that the script is in."""
@@ -79,7 +85,7 @@ class ScriptedReply:
                     raise _Over
                 if isinstance(step, str):
                     continue
-                allowed = list(step)[: self.request.max_new_tokens - count]
+                allowed = self._constrained(list(step)[: self.request.max_new_tokens - count])
                 stops = [index for index, token in enumerate(allowed) if token in self.request.stop_ids]
                 if stops:
                     allowed = allowed[: stops[0] + 1]
@@ -102,6 +108,26 @@ class ScriptedReply:
             ranks=(RankStep(0, 7), RankStep(1, 7)),
         )
         yield FinishedEvent(reason, stats)
+
+    def _constrained(self, step: list[int]) -> list[int]:
+        """The tokens that a model which wants to say the step's would draw: where one may not come, the first that may.
+        Raises EngineError when the request's constraint fails.
+        """
+        if self.request.constraint is None:
+            return step
+        if self._matcher is None:
+            self._matcher = self.request.constraint.matcher()
+        drawn = []
+        for wanted in step:
+            logits = numpy.zeros(VOCABULARY, numpy.float32)
+            logits[wanted] = 1.0
+            try:
+                drawn.append(self._matcher.accept(int(numpy.argmax(self._matcher.mask(logits)))))
+            except Exception as error:
+                raise EngineError(str(error)) from error
+            if drawn[-1] in self.request.stop_ids:
+                break
+        return drawn
 
 
 class _Over(Exception):

@@ -28,6 +28,8 @@ GOT = ("<tool_call>", "get", "</tool_call>")
 ARGUMENTS = '{"city":"Oslo","days":2}'
 THOUGHT = ("Need data.", "</think>")
 OVER = "<|observation|>"
+SURE = 40
+"""What the model would rather say."""
 
 
 def deltas(response: Any) -> list[dict[str, Any]]:
@@ -150,26 +152,18 @@ async def test_stop_string_inside_a_call_gives_no_call(server: Server) -> None:
 
 class TestForced:
     async def test_answer_without_thinking_begins_with_the_call(self, server: Server) -> None:
-        server.says(*OPEN_CALL[2:], "</tool_call>", OVER)
+        opening = server.ids(*OPEN_CALL[:2])
+        server.says(*[SURE] * len(opening), *OPEN_CALL[2:], "</tool_call>", OVER)
         choice = await both(server, tools=[WEATHER], tool_choice="required", reasoning_effort="none")
         assert calls_of(choice) == [("weather", ARGUMENTS)]
-        assert server.engine.last.prompt_ids[-len(server.ids(*OPEN_CALL[:2])) :] == tuple(server.ids(*OPEN_CALL[:2]))
 
     async def test_answer_after_thinking_begins_with_the_call(self, server: Server) -> None:
         named = {"type": "function", "function": {"name": "weather"}}
-        thought = server.ids(*THOUGHT, "\n\n")
-        server.engine.scripts = [
-            [[*thought, *server.ids("Sure, I"), 5]],
-            [server.ids(*OPEN_CALL[2:], "</tool_call>", OVER)],
-        ]
-        body_fields: dict[str, Any] = {"tools": TOOLS, "tool_choice": named, "return_token_ids": True, "seed": 7}
-        choice = await both(server, **body_fields)
+        opening = server.ids(*OPEN_CALL[:2])
+        server.says(*THOUGHT, "\n\n", *[SURE] * len(opening), *OPEN_CALL[2:], "</tool_call>", OVER)
+        choice = await both(server, tools=TOOLS, tool_choice=named)
         assert calls_of(choice) == [("weather", ARGUMENTS)]
-        first, second = server.engine.replies[-2].request, server.engine.last
-        assert second.prompt_ids == (*first.prompt_ids, *thought, *server.ids(*OPEN_CALL[:2]))
-        assert second.max_new_tokens + len(second.prompt_ids) == first.max_new_tokens + len(first.prompt_ids)
-        assert second.sampling == first.sampling
-        prompt = b"".join(map(server.tokenizer.token_bytes, first.prompt_ids)).decode()
+        prompt = b"".join(map(server.tokenizer.token_bytes, server.engine.last.prompt_ids)).decode()
         assert '"weather"' in prompt
         assert '"get"' not in prompt
 
@@ -180,13 +174,13 @@ class TestForced:
         assert len(server.engine.replies) == 2, "one for each of the two requests"
 
     async def test_usage_and_figures_are_those_of_one_reply(self, server: Server) -> None:
-        server.engine.scripts = [[server.ids(*THOUGHT, "No")], [server.ids(*GOT[2:], OVER)]]
+        server.says(*THOUGHT, *[SURE] * len(server.ids(*GOT[:2])), *GOT[2:], OVER)
         body = (await server.chat(tools=[GET], tool_choice="required", return_token_ids=True)).json()
         ids = server.ids(*THOUGHT, *GOT, OVER)
         assert body["sparkpair"]["token_ids"] == ids
         assert body["usage"]["completion_tokens"] == len(ids)
         assert body["usage"]["prompt_tokens"] == len(server.engine.replies[0].request.prompt_ids)
-        assert body["sparkpair"]["prefill_s"] == 0.5
+        assert body["sparkpair"]["prefill_s"] == 0.25
         assert calls_of(body["choices"][0]) == [("get", "{}")]
 
     async def test_forced_call_that_does_not_fit_ends_at_the_limit(self, server: Server) -> None:
@@ -198,21 +192,17 @@ class TestForced:
         assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "")
 
     async def test_forced_call_that_goes_wrong_is_text(self, server: Server) -> None:
-        server.says("</arg_key>", OVER)
+        server.says(*[SURE] * len(server.ids(*GOT[:2])), "</arg_key>", OVER)
         choice = await both(server, tools=[GET], tool_choice="required", reasoning_effort="none")
         assert choice["message"]["content"] == "<tool_call>get</arg_key>"
 
 
 async def test_thinking_budget_closes_the_think_block(server: Server) -> None:
-    thought = server.ids("one two three four five six")
-    server.engine.scripts = [[thought], [server.ids("So.", "<|user|>")]]
-    choice = await both(server, thinking_budget=4)
-    assert choice["message"]["reasoning_content"].endswith("\n")
+    closing = server.ids("\n", "</think>", "\n\n")
+    server.says("one two three", *[SURE] * len(closing), "So.", "<|user|>")
+    choice = await both(server, thinking_budget=len(server.ids("one two three")) + 1)
+    assert choice["message"]["reasoning_content"] == "one two three\n"
     assert choice["message"]["content"] == "So."
-    first, second = server.engine.replies[-2].request, server.engine.last
-    assert second.prompt_ids == (*first.prompt_ids, *thought[:3], *server.ids("\n", "</think>", "\n\n"))
-    assert first.sampling.seed is None
-    assert second.sampling.seed is not None, "the continuation draws what the first request would have drawn"
 
 
 async def test_thinking_budget_leaves_alone_what_keeps_it(server: Server) -> None:

@@ -128,11 +128,11 @@ async def test_thinking_is_off_unless_asked_for(server: Server) -> None:
 
 
 async def test_thinking_budget_closes_the_think_block(server: Server) -> None:
-    thought = server.ids("one two three four five")
-    server.engine.scripts = [[thought], [server.ids("So.", OVER)]]
-    message = await ask(server, thinking={"type": "enabled", "budget_tokens": 3})
+    closing = server.ids("\n", "</think>", "\n\n")
+    server.says("one two", *["x"] * len(closing), "So.", OVER)
+    message = await ask(server, thinking={"type": "enabled", "budget_tokens": len(server.ids("one two")) + 1})
     assert [block["type"] for block in message["content"]] == ["thinking", "text"]
-    assert server.engine.last.prompt_ids[-3:] == tuple(server.ids("\n", "</think>", "\n\n"))[-3:]
+    assert [message["content"][0]["thinking"], message["content"][1]["text"]] == ["one two\n", "So."]
 
 
 async def test_blocks_become_the_prompt_of_the_same_chat(server: Server) -> None:
@@ -201,10 +201,10 @@ async def test_choice_of_functions(server: Server) -> None:
     one = {"type": "auto", "disable_parallel_tool_use": True}
     assert len((await ask(server, **both, tool_choice=one))["content"]) == 1
     assert (await ask(server, **both, tool_choice={"type": "none"}))["stop_reason"] == "end_turn"
-    server.says("</tool_call>", OVER)
+    server.says(*["x"] * len(server.ids("<tool_call>", "get")), "</tool_call>", OVER)
     message = await ask(server, **both, tool_choice={"type": "tool", "name": "get"})
     assert [block["name"] for block in message["content"]] == ["get"]
-    server.says("get", "</tool_call>", OVER)
+    server.says("x", "get", "</tool_call>", OVER)
     message = await ask(server, **both, tool_choice={"type": "any"})
     assert message["stop_reason"] == "tool_use"
 

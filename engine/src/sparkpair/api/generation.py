@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """One reply of the engine, seen as one stream of pieces that ends with the reply's figures.
 
-Streamed and unstreamed replies read the same stream, so that they cannot differ. A reply that must go on differently
-from what the model said is asked for again from there on, with the same seed: the engine draws a token from seed and
-position alone, so what follows is what would have followed.
+Streamed and unstreamed replies read the same stream, so that they cannot differ.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Literal
 
 from sparkpair.api.errors import ApiError, ClientGone, engine_failed, unavailable
 from sparkpair.api.metrics import Metrics
 from sparkpair.chat.decoder import ReplyDecoder
-from sparkpair.chat.pieces import CallPiece, Piece
-from sparkpair.chat.steering import Steering
+from sparkpair.chat.pieces import CallPiece, Piece, text_of
 from sparkpair.request import EngineError, FinishedEvent, GenerationRequest, Reply, ReplyStats
-from sparkpair.sampling import prompt_seed
+
+Check = Callable[[str], Awaitable[None]]
+"""Looks at a finished answer; raises ApiError when it is not what was asked for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,31 +48,28 @@ class Generation:
         submit: Callable[[GenerationRequest], Reply],
         request: GenerationRequest,
         decoder: ReplyDecoder,
-        steering: Steering | None,
         metrics: Metrics,
         remember: Callable[[Sequence[str], str], None],
+        check: Check | None = None,
     ) -> None:
-        """Submits the request at once. `remember` is told the ids of a reply's calls and its reasoning. Raises
-        EngineError when the engine does not take the request.
+        """Submits the request at once. `remember` is told the ids of a reply's calls and its reasoning; `check` is
+        asked about an answer that has come to its end. Raises EngineError when the engine does not take the request.
         """
-        self._submit = submit
         self._request = request
         self._decoder = decoder
-        self._steering = steering
         self._metrics = metrics
         self._remember = remember
+        self._check = check
         self.id = f"str_{secrets.token_hex(6)}"
         self._arrived = time.monotonic()
         self._first_token_s: float | None = None
         self._interruption: ApiError | ClientGone | None = None
-        self._finished: list[FinishedEvent] = []
         self._calls: list[str] = []
         self._reasoning: list[str] = []
-        self._out_of_tokens = False
+        self._answer: list[Piece] = []
         self.finished = False
         """Whether the engine is done with it; the client may still be reading."""
-        self._begin = () if steering is None else steering.start[: request.max_new_tokens]
-        self._reply: Reply | None = self._go_on(self._begin)
+        self._reply = submit(request)
 
     @property
     def tokens_so_far(self) -> int:
@@ -108,8 +103,7 @@ class Generation:
 
     def cancel(self) -> None:
         """Free the engine; idempotent."""
-        if self._reply is not None:
-            self._reply.cancel()
+        self._reply.cancel()
 
     def _interrupt(self, error: ApiError | ClientGone) -> None:
         self._interruption = self._interruption or error
@@ -117,75 +111,34 @@ class Generation:
 
     async def pieces(self) -> AsyncGenerator[Piece | ReplyEnd]:
         """The reply as it becomes certain, then its end. Raises ApiError, or ClientGone after `leave`."""
+        decoder = self._decoder
+        finished: FinishedEvent | None = None
         try:
-            for piece in self._noted(self._decoder.feed(self._begin)):
-                yield piece
-            while self._reply is not None:
-                async with contextlib.aclosing(self._events(self._reply)) as stage:
-                    async for piece in stage:
-                        yield piece
+            async for event in self._reply.events():
+                if isinstance(event, FinishedEvent):
+                    finished = event
+                    self.finished = True
+                    continue
+                if self._first_token_s is None:
+                    self._first_token_s = time.monotonic() - self._arrived
+                for piece in self._noted(decoder.feed(event.token_ids)):
+                    yield piece
+                if decoder.matched_stop is not None:
+                    self._reply.cancel()
         except EngineError as error:
             raise self._interruption or engine_failed(str(error)) from error
         finally:
             self.cancel()
         if self._interruption is not None:
             raise self._interruption
-        limited = self._out_of_tokens or self._finished[-1].reason == "length"
-        for piece in self._noted(self._decoder.finish(out_of_tokens=limited)):
+        if finished is None or (finished.reason == "cancelled" and decoder.matched_stop is None):
+            raise engine_failed("the engine ended the reply without a reason")
+        limited = finished.reason == "length"
+        for piece in self._noted(decoder.finish(out_of_tokens=limited)):
             yield piece
-        yield self._end(limited and self._decoder.matched_stop is None)
-
-    async def _events(self, reply: Reply) -> AsyncGenerator[Piece]:
-        """Read one submission to its end; then there is the next, or none."""
-        decoder = self._decoder
-        put_in: tuple[int, ...] = ()
-        finished: FinishedEvent | None = None
-        async for event in reply.events():
-            if isinstance(event, FinishedEvent):
-                finished = event
-                self.finished = not put_in
-                continue
-            if self._first_token_s is None:
-                self._first_token_s = time.monotonic() - self._arrived
-            token_ids: Sequence[int] = () if put_in else event.token_ids
-            if self._steering is not None and token_ids:
-                token_ids, put_in = self._steering.follow(token_ids)
-            for piece in self._noted(decoder.feed(token_ids)):
-                yield piece
-            if put_in or decoder.matched_stop is not None:
-                reply.cancel()
-        stopped_here = bool(put_in) or decoder.matched_stop is not None
-        if self._interruption is None and (finished is None or (finished.reason == "cancelled" and not stopped_here)):
-            raise EngineError("the engine ended the reply without a reason")
-        if finished is not None:
-            self._finished.append(finished)
-        self._reply = None
-        if put_in and self._interruption is None and decoder.matched_stop is None:
-            put_in = put_in[: self._request.max_new_tokens - decoder.completion_tokens]
-            for piece in self._noted(decoder.feed(put_in)):
-                yield piece
-            if decoder.matched_stop is None:
-                self._reply = self._go_on(tuple(decoder.token_ids))
-
-    def _go_on(self, said: tuple[int, ...]) -> Reply | None:
-        """Have the engine go on behind what was said so far; None when the reply may not have more tokens."""
-        asked = self._request
-        if not said:
-            return self._submit(asked)
-        self._out_of_tokens = len(said) >= asked.max_new_tokens
-        if self._out_of_tokens:
-            self.finished = True
-            return None
-        seed = prompt_seed(asked.prompt_ids) if asked.sampling.seed is None else asked.sampling.seed
-        return self._submit(
-            dataclasses.replace(
-                asked,
-                prompt_ids=asked.prompt_ids + said,
-                max_new_tokens=asked.max_new_tokens - len(said),
-                min_new_tokens=max(asked.min_new_tokens - len(said), 0),
-                sampling=dataclasses.replace(asked.sampling, seed=seed),
-            )
-        )
+        if self._check is not None and finished.reason == "stop" and decoder.matched_stop is None:
+            await self._check(text_of(self._answer))
+        yield self._end(limited and decoder.matched_stop is None, finished.stats)
 
     def _noted(self, pieces: list[Piece]) -> list[Piece]:
         """Keep in mind what a later request may lack."""
@@ -194,11 +147,13 @@ class Generation:
                 self._calls.append(piece.id)
             elif piece.channel == "reasoning":
                 self._reasoning.append(piece.text)
+            elif self._check is not None:
+                self._answer.append(piece)
         return pieces
 
-    def _end(self, limited: bool) -> ReplyEnd:
+    def _end(self, limited: bool, stats: ReplyStats) -> ReplyEnd:
         decoder = self._decoder
-        stats = self._stats()
+        stats = dataclasses.replace(stats, completion_tokens=decoder.completion_tokens)
         self._metrics.observe(time.monotonic() - self._arrived, self._first_token_s, stats)
         if self._calls:
             self._remember(self._calls, "".join(self._reasoning))
@@ -210,19 +165,4 @@ class Generation:
             matched_stop=decoder.matched_stop,
             token_ids=tuple(decoder.token_ids),
             stats=stats,
-        )
-
-    def _stats(self) -> ReplyStats:
-        """The figures of all submissions as those of one."""
-        stages = [finished.stats for finished in self._finished]
-        if not stages:
-            return ReplyStats(len(self._request.prompt_ids), 0, 0, 0.0, 0.0, 0.0, ())
-        return dataclasses.replace(
-            stages[-1],
-            prompt_tokens=len(self._request.prompt_ids),
-            cached_tokens=stages[0].cached_tokens,
-            completion_tokens=self._decoder.completion_tokens,
-            prefill_s=sum(stats.prefill_s for stats in stages),
-            decode_s=sum(stats.decode_s for stats in stages),
-            time_to_first_token_s=stages[0].time_to_first_token_s,
         )

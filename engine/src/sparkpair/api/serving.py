@@ -30,7 +30,7 @@ from sparkpair.chat.memory import ReasoningMemory
 from sparkpair.chat.messages import text_length
 from sparkpair.chat.pieces import Piece
 from sparkpair.chat.reasoning import THINK_CLOSE
-from sparkpair.chat.steering import Route, Steering
+from sparkpair.chat.steering import Route
 from sparkpair.chat.template import TemplateError
 from sparkpair.chat.tool_calls import CallParser
 from sparkpair.request import Engine, EngineError, GenerationRequest, Reply
@@ -46,7 +46,6 @@ class Work:
     params: ReplyParams
     request: GenerationRequest
     decoder: ReplyDecoder
-    steering: Steering | None = None
 
 
 class Serving:
@@ -72,7 +71,10 @@ class Serving:
         functions = params.functions
         calls = CallParser(functions.functions, parallel=functions.parallel) if functions.functions else None
         work = self._work(params, ids, "messages", split_thinking=True, inside_thinking=inside_thinking, calls=calls)
-        return dataclasses.replace(work, steering=self._steering(params, work.request, inside_thinking))
+        route = self._route(params, work.request, inside_thinking)
+        if route.free:
+            return work
+        return dataclasses.replace(work, request=dataclasses.replace(work.request, constraint=route))
 
     async def completion_work(self, params: CompletionParams) -> Work:
         """Encode a prompt and check that it fits. Raises ApiError."""
@@ -103,9 +105,7 @@ class Serving:
         self._admit()
         submit = self._submit_singly if work.params.stream and self._smooths else self.engine.submit
         try:
-            generation = Generation(
-                submit, work.request, work.decoder, work.steering, self.metrics, self.memory.remember
-            )
+            generation = Generation(submit, work.request, work.decoder, self.metrics, self.memory.remember)
         except EngineError as error:
             raise unavailable(str(error)) from error
         self._running.add(generation)
@@ -199,22 +199,21 @@ class Serving:
         )
         return Work(params, request, decoder)
 
-    def _steering(self, params: ChatParams, request: GenerationRequest, inside_thinking: bool) -> Steering | None:
-        """What leads the reply where it was asked to go; None when it may go anywhere."""
+    def _route(self, params: ChatParams, request: GenerationRequest, inside_thinking: bool) -> Route:
+        """Where the reply was asked to go."""
         tokenizer = self.checkpoint.tokenizer
         close = tokenizer.marker_ids.get(THINK_CLOSE)
         closing = () if close is None else (*tokenizer.encode_text("\n"), close, *tokenizer.encode_text("\n\n"))
-        route = Route(
+        return Route(
             inside_thinking=inside_thinking,
             think_close=close,
             stop_ids=request.stop_ids,
             call_close=tokenizer.marker_ids.get(CLOSE),
+            is_blank=lambda token_id: tokenizer.token_bytes(token_id).isspace(),
             closing=closing,
             thinking_budget=params.thinking_budget,
             call=params.functions.opening(tokenizer),
         )
-        steering = Steering(route, lambda token_id: tokenizer.token_bytes(token_id).isspace())
-        return None if steering.free else steering
 
     def _budget(self, asked: int | None, prompt: int, param: str) -> int:
         """Tokens the reply may have. Raises ApiError when the prompt leaves none, or not what was asked

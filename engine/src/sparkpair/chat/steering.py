@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a reply must go on differently from what the model said: a think block that has used up its tokens is closed,
-and an answer that must call a function begins with the call.
+"""Where a reply must go on differently from what the model says: a think block that has used up its tokens is closed,
+an answer that must call a function begins with the call, and an answer that must have a form keeps to it.
 
-Only ids are looked at, one after the other, so the place does not depend on how they arrive. Whoever generates takes
-the ids that `follow` lets through, and at a turn lets the model go on behind the ids that are put in its place.
+A route is the request's constraint: the engine asks it at every token it draws. Only ids are looked at, one after the
+other, so the same tokens stand however they were drafted, and whatever runs beside them.
 """
 
 from __future__ import annotations
@@ -11,84 +11,128 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from sparkpair.request import Constraint, Logits, Matcher
+
 Ids = tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What is asked of a reply.
+    """Implements request.Constraint. What is asked of a reply.
 
     `thinking_budget`: the number of the token that closes the think block at the latest; None without a limit.
     `closing` are the ids that close it. `call` are the ids with which the answer must begin, after blanks; empty when
-    it is free.
+    it is free. `form` is what the answer, or what comes after `call`, has to follow. `is_blank` tells whether a token
+    is nothing but blanks.
     """
 
     inside_thinking: bool
     think_close: int | None
     stop_ids: frozenset[int]
     call_close: int | None
+    is_blank: Callable[[int], bool]
     closing: Ids = ()
     thinking_budget: int | None = None
     call: Ids = ()
-
-
-class Steering:
-    """Follows one reply along its route."""
-
-    def __init__(self, route: Route, is_blank: Callable[[int], bool]) -> None:
-        """`is_blank` tells whether a token is nothing but blanks."""
-        self._route = route
-        self._is_blank = is_blank
-        self._thinking = route.inside_thinking
-        self._missing = list(route.call)
-        self._count = 0
-        self._after_call = False
-
-    @property
-    def start(self) -> Ids:
-        """What the reply must begin with, before the model says anything."""
-        return () if self._thinking else self._take_missing()
+    form: Constraint | None = None
 
     @property
     def free(self) -> bool:
-        """Whether nothing can be asked of the reply any more."""
-        return not self._missing and not (self._thinking and self._route.thinking_budget is not None)
+        """Whether nothing is asked."""
+        budget = self.inside_thinking and self.thinking_budget is not None
+        return not (budget or self.call or self.form)
 
-    def follow(self, token_ids: Sequence[int]) -> tuple[Sequence[int], Ids]:
-        """The ids that stand, and, when the model must be interrupted behind them, the ids to go on with."""
-        if self.free:
-            return token_ids, ()
-        for index, token_id in enumerate(token_ids):
-            if put_in := self._turn_at(token_id):
-                return token_ids[:index], put_in
-        return token_ids, ()
+    def matcher(self) -> Steering:
+        """See request.Constraint."""
+        return Steering(self)
 
-    def _turn_at(self, token_id: int) -> Ids:
+
+class Steering:
+    """Implements request.Matcher. Follows one reply along its route."""
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._thinking = route.inside_thinking
+        self._count = 0
+        self._after_call = False
+        # Ids that stand next, whatever is drawn.
+        self._certain: list[int] = []
+        # What is left of the call that the answer begins with.
+        self._missing = list(route.call)
+        self._form: Matcher | None = None
+        if not self._thinking:
+            self._put_in(route.call)
+
+    def mask(self, logits: Logits) -> Logits:
+        """See request.Matcher."""
+        form = self._form_now()
+        return logits if form is None else form.mask(logits)
+
+    def accept(self, token: int) -> int:
+        """See request.Matcher."""
         self._count += 1
+        if self._certain:
+            return self._follow(self._certain.pop(0))
+        if (form := self._form_now()) is not None:
+            return form.accept(token)
+        put_in = self._turn_at(token)
+        if not put_in:
+            return self._follow(token)
+        self._put_in(put_in)
+        return self._follow(self._certain.pop(0))
+
+    def drafts(self, proposed: Sequence[int], most: int) -> list[int]:
+        """See request.Matcher."""
+        if self._certain:
+            return self._certain[:most]
+        if (form := self._form_now()) is not None:
+            return form.drafts(proposed, most)
+        if self._thinking and self._must_go_on():
+            # Behind the block's end the form begins, of which nothing is known yet.
+            ends = {self._route.think_close, *self._route.stop_ids}
+            return list(proposed[: next((i for i, token in enumerate(proposed) if token in ends), len(proposed)) + 1])
+        return [] if self._missing else list(proposed)
+
+    def _form_now(self) -> Matcher | None:
+        """The matcher of the form, where the reply has come to it."""
+        if self._route.form is None or self._thinking or self._missing or self._certain:
+            return None
+        if self._form is None:
+            self._form = self._route.form.matcher()
+        return self._form
+
+    def _must_go_on(self) -> bool:
+        """Whether the reply may not end in the think block."""
+        return self._route.form is not None or bool(self._missing)
+
+    def _turn_at(self, token: int) -> Ids:
+        """The ids that stand in the place of `token` and after it, if it may not stand."""
+        route = self._route
         if self._thinking:
-            return self._think(token_id)
-        if self._missing and token_id == self._missing[0]:
+            if token == route.think_close:
+                return ()
+            if token in route.stop_ids:
+                called = self._after_call and bool(route.call)
+                return self._closing() if self._must_go_on() and not called else ()
+            return self._closing() if self._count == route.thinking_budget else ()
+        if self._missing and token != self._missing[0]:
+            may_wait = len(self._missing) == len(route.call) and route.is_blank(token)
+            return () if may_wait else tuple(self._missing)
+        return ()
+
+    def _closing(self) -> Ids:
+        return self._route.closing + tuple(self._missing)
+
+    def _put_in(self, ids: Ids) -> None:
+        self._certain += ids
+
+    def _follow(self, token: int) -> int:
+        """Take note of a token that stands."""
+        if self._thinking:
+            if token == self._route.think_close:
+                self._thinking = False
+            blank = self._route.is_blank(token)
+            self._after_call = token == self._route.call_close or (self._after_call and blank)
+        elif self._missing and token == self._missing[0]:
             self._missing.pop(0)
-        elif self._missing and not (len(self._missing) == len(self._route.call) and self._is_blank(token_id)):
-            return self._take_missing()
-        return ()
-
-    def _think(self, token_id: int) -> Ids:
-        if token_id == self._route.think_close:
-            self._thinking = False
-            return ()
-        if token_id in self._route.stop_ids:
-            return () if not self._missing or self._after_call else self._close()
-        if self._count == self._route.thinking_budget:
-            return self._close()
-        self._after_call = token_id == self._route.call_close or (self._after_call and self._is_blank(token_id))
-        return ()
-
-    def _close(self) -> Ids:
-        self._thinking = False
-        return self._route.closing + self._take_missing()
-
-    def _take_missing(self) -> Ids:
-        missing = tuple(self._missing)
-        self._missing.clear()
-        return missing
+        return token
