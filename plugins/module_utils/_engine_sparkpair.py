@@ -55,6 +55,8 @@ OWNED_ARGUMENTS = {
     "--memory-reserve-gib": "sparkpair_memory_reserve_gib",
     "--join-timeout": "sparkpair_join_timeout",
     "--peer-timeout": "sparkpair_peer_timeout",
+    "--stuck-after": "sparkpair_watchdog_s",
+    "--stuck-exit": "sparkpair_watchdog_exit",
     "--check-args": "",
     "--api-key-file": "sparkpair_api_key_file",
     # A key on a command line shows in every process list.
@@ -77,9 +79,14 @@ _DEFAULTS: dict[str, Any] = {
 def fill_defaults(settings: Mapping[str, Any], world_size: int) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the settings of one host with every default filled in, and why a derived one is what it is."""
     filled = {**settings, **{name: value for name, value in _DEFAULTS.items() if settings[name] is None}}
-    if settings["served_name"]:
-        return filled, {}
-    return {**filled, "served_name": served_name(settings)}, {"served_name": "the checkpoint's name"}
+    reasons = {}
+    if filled["watchdog_s"] is None:
+        filled["watchdog_s"] = settings["peer_timeout"] // 5
+        reasons["watchdog_s"] = "a fifth of the peer timeout"
+    if not settings["served_name"]:
+        filled["served_name"] = served_name(settings)
+        reasons["served_name"] = "the checkpoint's name"
+    return filled, reasons
 
 
 def understands(setting: str, settings: Mapping[str, Any]) -> bool:
@@ -91,6 +98,9 @@ def check(settings: Mapping[str, Any], given: Collection[str], world_size: int) 
     """Return what is wrong with the settings of the whole pair."""
     if settings["runtime"] != "process":
         return [("runtime", "container cannot run the engine sparkpair; allowed is process")]
+    watchdog, peer = settings["watchdog_s"], settings["peer_timeout"]
+    if watchdog is not None and watchdog >= peer:
+        return [("watchdog_s", f"{watchdog} is not less than the peer timeout, which is {peer}")]
     return []
 
 
@@ -150,6 +160,8 @@ def serve_argv(
     argv += ["--thinking" if settings["thinking"] else "--no-thinking"]
     argv += ["--threads", str(threads), "--memory-reserve-gib", f"{settings['memory_reserve_gib']:g}"]
     argv += ["--join-timeout", str(settings["join_timeout"]), "--peer-timeout", str(settings["peer_timeout"])]
+    argv += ["--stuck-after", str(settings["watchdog_s"])]
+    argv += ["--stuck-exit"] if settings["watchdog_exit"] else []
     return argv + list(settings["extra_args"])
 
 

@@ -122,6 +122,7 @@ def fill(settings: Mapping[str, Any], world_size: int) -> tuple[dict[str, Any], 
     reserve = memory_reserve_gib(filled["parallel"], filled["multi_window"]) if grows else BASE_RESERVE_GIB
     reason = f"{filled['parallel']} requests at once, {filled['multi_window']} verify rows, release {release}"
     default("memory_reserve_gib", reserve, reason)
+    default("watchdog_s", 300, "what the engine does anyway")
     spill = filled["spill_gib"]
     grace = stop_timeout(spill, filled["spill_flush_s"])
     default("stop_timeout", grace, "a stop that writes to the spill tier" if spill else "no spill tier")

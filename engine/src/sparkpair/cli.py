@@ -84,6 +84,14 @@ def _serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="CPU threads")
     parser.add_argument("--join-timeout", type=float, default=600.0, metavar="S", help="wait for the other ranks")
     parser.add_argument("--peer-timeout", type=float, default=300.0, metavar="S", help="a rank later than this is lost")
+    parser.add_argument(
+        "--stuck-after",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="a step that takes longer prints every thread's stack on every rank; 0: never (default %(default)g)",
+    )
+    parser.add_argument("--stuck-exit", action="store_true", help="all ranks end then, with code 4")
     parser.add_argument("--check-args", action="store_true", help="check the arguments and the checkpoint, then exit")
     add_arguments(parser)
 
@@ -153,6 +161,8 @@ def serve_settings(options: argparse.Namespace) -> ServeSettings:
         forms=WeightForms(dense=options.dense, experts=options.experts),
         join_timeout=options.join_timeout,
         peer_timeout=options.peer_timeout,
+        stuck_after=options.stuck_after,
+        stuck_exit=options.stuck_exit,
         http=http_settings(options),
     )
     settings.check()

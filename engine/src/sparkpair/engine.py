@@ -131,14 +131,18 @@ class LeaderEngine:
         nothing = ReplyStats(len(job.request.prompt_ids), 0, 0, 0.0, 0.0, 0.0, self._runner.ranks)
         job.post(FinishedEvent("cancelled", nothing))
 
-    def stop(self) -> None:
-        """End running replies after their step, drop the waiting ones, and wait for the thread to end."""
+    def stop(self, patience_s: float | None = None) -> bool:
+        """End running replies after their step, drop the waiting ones, and wait for the thread to end.
+
+        False when it has not ended in time: it is in a step that does not end.
+        """
         self._stopping = True
         for job in self._admission.close():
             self._finish_unstarted(job)
-        self._thread.join()
+        self._thread.join(patience_s)
         if self._encoder is not None:
             self._encoder.stop()
+        return not self._thread.is_alive()
 
     def health(self) -> EngineHealth:
         """See request.Engine."""

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 
@@ -32,6 +33,7 @@ from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.control import FollowerLink, Leader, listen
 from sparkpair.comm.group import Group, SoloGroup, TensorGroup, host_store, reach_store
 from sparkpair.comm.lockstep import StepRunner
+from sparkpair.comm.stuck import REPORT_S, StepWatch
 from sparkpair.drafting.orders import DraftOrders
 from sparkpair.drafting.policy import CopyDrafting
 from sparkpair.drafting.source import DrafterSource
@@ -48,6 +50,9 @@ from sparkpair.settings import ServeSettings
 DTYPE = torch.float32
 
 MIB = 2**20
+
+# After a rank was lost, how long the step that was running may take to notice.
+LAST_STEP_S = 3.0
 
 
 def say(line: str) -> None:
@@ -257,6 +262,16 @@ async def _serve_requests(
     if leader is not None:
         threading.Thread(target=_watch_peers, args=(leader, engine), name="watch peers", daemon=True).start()
 
+    def stuck(step: int) -> None:
+        who = leader.stuck_ranks(step, waiting=runner.waiting) if leader else "rank 0 waits for no other rank"
+        found = PeerLost(f"{who}: step {step} has taken {settings.stuck_after:g} s and more")
+        if not settings.stuck_exit:
+            print(f"warning: {found}", file=sys.stderr, flush=True)
+        elif runner.running is not None and runner.running[0] == step:
+            engine.fail(found)
+
+    _watch_steps(settings, runner, stuck)
+
     def request_stop() -> None:
         loop.call_soon_threadsafe(stop.set)
 
@@ -271,13 +286,28 @@ async def _serve_requests(
     gc.collect()
     gc.freeze()
     await serve_http(app, settings.host, settings.port, on_ready=ready, stop=stop)
-    engine.stop()
     if deaths:
+        if not engine.stop(LAST_STEP_S) and leader is not None:
+            leader.close({"failed": str(deaths[0])})
+            end_now(PeerLost(str(deaths[0])))
         raise deaths[0]
+    engine.stop()
     if leader is not None:
         leader.close({"stop": True})
     say("stopped")
     return 0
+
+
+def _watch_steps(settings: ServeSettings, runner: StepRunner, on_stuck: Callable[[int], None]) -> None:
+    """Report this rank's steps that take too long, for as long as the process lives."""
+    if settings.stuck_after:
+        StepWatch(settings.rank, settings.stuck_after, lambda: runner.running, on_stuck).start()
+
+
+def end_now(error: PeerLost) -> NoReturn:
+    """End this process although a thread is inside a step: leaving in the usual way would wait for that thread."""
+    print(f"{error.label}: {error}", file=sys.stderr, flush=True)
+    os._exit(error.exit_code)
 
 
 def _watch_peers(leader: Leader, engine: LeaderEngine) -> None:
@@ -309,6 +339,18 @@ def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, start
         seconds = time.monotonic() - started
         say(f"rank {settings.rank} ready in {seconds:.1f} s")
         link.ready(seconds)
+
+        def stuck(step: int) -> None:
+            link.stuck(step, waiting=runner.waiting)
+            if settings.stuck_exit:
+                # Rank 0 knows more, and ends this rank with its reason, unless it is rank 0 that is stuck.
+                threading.Event().wait(2 * REPORT_S)
+                if runner.running is not None and runner.running[0] == step:
+                    end_now(
+                        PeerLost(f"rank 0 does not answer: step {step} has taken {settings.stuck_after:g} s and more")
+                    )
+
+        _watch_steps(settings, runner, stuck)
         follow(runner, link.receive)
     except RuntimeError:
         raise link.verdict() from None

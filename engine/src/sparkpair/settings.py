@@ -52,6 +52,8 @@ class ServeSettings:
     forms: WeightForms
     join_timeout: float
     peer_timeout: float
+    stuck_after: float
+    stuck_exit: bool
     http: HttpSettings
 
     def check(self) -> None:
@@ -88,6 +90,13 @@ class ServeSettings:
         for flag, seconds in (("--join-timeout", self.join_timeout), ("--peer-timeout", self.peer_timeout)):
             if not 0 < seconds <= 86400:
                 raise UserError(f"{flag} {seconds:g}: more than 0 and at most 86400 seconds")
+        if not 0 <= self.stuck_after <= 86400:
+            raise UserError(f"--stuck-after {self.stuck_after:g}: between 0 (never) and 86400 seconds")
+        if self.tp > 1 and self.stuck_after >= self.peer_timeout:
+            raise UserError(
+                f"--stuck-after {self.stuck_after:g}: less than --peer-timeout, which is {self.peer_timeout:g}, or the "
+                "ranks have ended before they say where they are stuck"
+            )
         if not 0 <= self.cache_gib <= MAX_CACHE_GIB:
             raise UserError(f"--cache-gib {self.cache_gib:g}: between 0 and {MAX_CACHE_GIB}")
         if self.memory_reserve_gib is not None and self.memory_reserve_gib < 0:

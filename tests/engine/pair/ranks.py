@@ -60,14 +60,19 @@ class Rank:
     def wait_for(self, text: str) -> str:
         """The first line that contains `text`; fails when the rank ends without it."""
 
+        line = self.line_within(text, PATIENCE)
+        assert line is not None, f"no line with {text!r} in:\n{self.log}"
+        return line
+
+    def line_within(self, text: str, seconds: float) -> str | None:
+        """The first line that contains `text`; None when it has not come in that time, or the rank has ended."""
+
         def found() -> str | None:
             return next((line for line in self.lines if text in line), None)
 
         with self._news:
-            self._news.wait_for(lambda: found() is not None or self._ended, PATIENCE)
-            line = found()
-        assert line is not None, f"no line with {text!r} in:\n{self.log}"
-        return line
+            self._news.wait_for(lambda: found() is not None or self._ended, seconds)
+            return found()
 
     def exit_code(self) -> int:
         """Wait for the rank to end."""

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from sparkpair.comm.stuck import REPORT_S, describe_stuck
 from sparkpair.comm.wire import Message, Wire, WireError
 from sparkpair.errors import PeerLost, UserError
 
@@ -56,6 +57,9 @@ class Leader:
         self._followers: dict[int, _Follower] = {}
         self._lost: str | None = None
         self._lost_event = threading.Event()
+        # By rank: the step in which it says that it is stuck, and whether it waits for the others there.
+        self._stuck: dict[int, tuple[int, bool]] = {}
+        self._stuck_news = threading.Condition()
         self._closing = False
         self._listener = listen(address, port, "--master-port")
         self.address = str(self._listener.getsockname()[0])
@@ -156,6 +160,10 @@ class Leader:
                     follower.ready.set()
                 elif "leaving" in message:
                     reason = str(message["leaving"])
+                elif "stuck" in message:
+                    with self._stuck_news:
+                        self._stuck[follower.rank] = (int(message["stuck"]), bool(message["waiting"]))
+                        self._stuck_news.notify_all()
         except (OSError, WireError) as error:
             reason = str(error)
         if not self._closing and self._lost is None:
@@ -179,6 +187,18 @@ class Leader:
         if self._lost_event.wait(VERDICT_S) and self._lost is not None:
             return PeerLost(self._lost)
         return PeerLost("the exchange between the ranks failed, and no rank has left; look at the other ranks' logs")
+
+    def stuck_ranks(self, step: int, *, waiting: bool) -> str:
+        """Which ranks to look at in a step that does not end, and why; `waiting` says whether rank 0 waits for them."""
+
+        def reports() -> dict[int, bool]:
+            return {0: waiting} | {rank: waits for rank, (number, waits) in self._stuck.items() if number == step}
+
+        with self._stuck_news:
+            self._stuck_news.wait_for(lambda: len(reports()) == self.world, REPORT_S)
+            found = reports()
+        hosts = {rank: f"rank {rank} on {follower.host}" for rank, follower in sorted(self._followers.items())}
+        return describe_stuck({0: "rank 0"} | hosts, found)
 
     def wait_ready(self) -> None:
         """Wait until every follower has loaded its weights. Raises PeerLost when one leaves first."""
@@ -271,6 +291,11 @@ class FollowerLink:
             return lost
         except TimeoutError:
             return PeerLost("the exchange between the ranks failed; rank 0 is still there. Look at its log.")
+
+    def stuck(self, step: int, *, waiting: bool) -> None:
+        """Tell rank 0 that this rank's step does not end, and whether it waits for other ranks in it."""
+        with contextlib.suppress(OSError):
+            self._wire.send({"stuck": step, "waiting": waiting})
 
     def leave(self, reason: str) -> None:
         """Tell rank 0 why this rank ends, and close."""

@@ -27,6 +27,10 @@ class Group(Protocol):
     rank: int
     world: int
 
+    @property
+    def waiting(self) -> bool:
+        """Whether this rank is in an exchange now, waiting for the others; asked from another thread."""
+
     def sum_partials(self, partial: Tensor) -> Tensor:
         """Sum of every rank's `partial` (fp32, any shape), added in rank order."""
 
@@ -42,6 +46,7 @@ class SoloGroup:
 
     rank = 0
     world = 1
+    waiting = False
 
     def sum_partials(self, partial: Tensor) -> Tensor:
         """The partial itself."""
@@ -80,6 +85,7 @@ class TensorGroup:
     ) -> None:
         self.rank = rank
         self.world = world
+        self.waiting = False
         self._device = device
         timeout = datetime.timedelta(seconds=timeout_s)
         if device.type == "cuda":
@@ -95,7 +101,9 @@ class TensorGroup:
 
     def _gather(self, tensor: Tensor) -> list[Tensor]:
         parts = [torch.empty_like(tensor) for _ in range(self.world)]
+        self.waiting = True
         self._group.allgather([parts], [tensor]).wait()
+        self.waiting = False
         return parts
 
     def sum_partials(self, partial: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 import zlib
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sparkpair.cache.state import SequenceState, Span
+from sparkpair.comm.stuck import Running
 from sparkpair.comm.wire import Message
 from sparkpair.drafting.drafter import Ask, Passed, RankDrafter
 from sparkpair.drafting.orders import DraftOrder
@@ -99,7 +101,14 @@ class StepRunner:
         self._drafter = drafter
         self._states: dict[int, SequenceState] = {}
         self._kept: dict[int, SequenceState] = {}
+        # The step in which this rank is, and since when; read by the watch of stuck steps.
+        self.running: Running | None = None
         self.ranks = tuple(RankStep(rank, 0) for rank in range(model.group.world))
+
+    @property
+    def waiting(self) -> bool:
+        """Whether this rank waits for the others now; asked from another thread."""
+        return self._model.group.waiting
 
     def execute(self, step: Step, checksum: int, media_rows: Tensor | None = None) -> Executed:
         """Run one step; its results are alike on every rank.
@@ -108,6 +117,13 @@ class StepRunner:
 
         Raises PeerLost naming the rank that executed something else, RuntimeError when the exchange fails.
         """
+        self.running = (step.number, time.monotonic())
+        try:
+            return self._execute(step, checksum, media_rows)
+        finally:
+            self.running = None
+
+    def _execute(self, step: Step, checksum: int, media_rows: Tensor | None) -> Executed:
         for slot in step.released:
             self._states.pop(slot, None)
         for slot, name in step.resumed:

@@ -68,6 +68,13 @@ def test_extra_arguments_come_last_on_every_rank() -> None:
         assert rank["argv"][-2:] == ["--profile", "x"]
 
 
+def test_stuck_steps_are_reported_before_a_silent_peer_counts_as_lost() -> None:
+    assert value_of(documents(effective("a", "b"))[0]["argv"], "--stuck-after") == "60"
+    ended = documents(effective("a", "b", peer_timeout=50, watchdog_exit=True))[1]["argv"]
+    assert value_of(ended, "--stuck-after") == "10"
+    assert "--stuck-exit" in ended
+
+
 OTHER_VALUES: dict[str, Any] = {
     "engine_command": ["/opt/sparkpair"],
     "served_name": "other",
@@ -80,6 +87,8 @@ OTHER_VALUES: dict[str, Any] = {
     "fabric_address": "127.0.0.1",
     "join_timeout": 5,
     "peer_timeout": 5,
+    "watchdog_s": 7,
+    "watchdog_exit": True,
     "extra_args": ["--x"],
     "extra_env": {"A": "b"},
 }
