@@ -30,7 +30,7 @@ from sparkpair.request import GenerationRequest
 from sparkpair.stream import Stream
 
 from tests.engine.agreeing import write_agreeing, write_agreeing_drafter
-from tests.engine.model.conftest import DEVICE
+from tests.engine.devices import DEVICE
 from tests.engine.test_exactness import Reply, collect, conversation, requests
 
 # The least and the most that may be accepted of all drafts of a run, so that both happen.
@@ -63,9 +63,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     directory: pathlib.Path = tmp_path_factory.mktemp("agreeing")
     write_agreeing(directory, 7, strength=0.1)
     config = load_text_config(directory)
-    weights = RankWeights(
-        Checkpoint(directory), config, world=1, rank=0, dtype=torch.float32, device=torch.device(DEVICE)
-    )
+    weights = RankWeights(Checkpoint(directory), config, world=1, rank=0, dtype=torch.float32, device=DEVICE)
     model = Glm5NextRank(config, weights, SoloGroup())
     blocks = tmp_path_factory.mktemp("agreeing") / "drafter"
     write_agreeing_drafter(blocks, directory)
@@ -192,7 +190,7 @@ async def test_requests_that_ask_for_serial_decoding_are_not_drafted_for(
 def test_the_estimate_counts_what_loading_the_drafter_takes(loaded: Loaded) -> None:
     config, checkpoint = load_text_config(loaded.directory), Checkpoint(loaded.directory)
     for rank in range(2):
-        weights = RankWeights(checkpoint, config, world=2, rank=rank, dtype=torch.float32, device=torch.device("cpu"))
+        weights = RankWeights(checkpoint, config, world=2, rank=rank, dtype=torch.float32, device=DEVICE)
         source = MtpSource(checkpoint, config)
         source.load(loaded.model, weights)
         need = source.need(Layout(2, rank, torch.float32))

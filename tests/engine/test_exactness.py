@@ -23,8 +23,8 @@ from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.request import FinishedEvent, GenerationRequest, SamplingParams, TokensEvent
 from sparkpair.stream import Stream
 
+from tests.engine.devices import DEVICE
 from tests.engine.model.configurations import random_text_config
-from tests.engine.model.conftest import DEVICE
 
 Reply = tuple[tuple[int, ...], str]
 

@@ -46,11 +46,12 @@ from sparkpair.request import (
     TokensEvent,
 )
 
+from tests.engine import devices
+from tests.engine.devices import DEVICE, ranks_as_threads
 from tests.engine.media.files import encoded, picture
 from tests.engine.model.configurations import random_text_config
 
 IMAGE = 310
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +65,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def tower(checkpoint: pathlib.Path) -> VisionTower:
     config = load_text_config(checkpoint)
-    weights = RankWeights(Checkpoint(checkpoint), config, world=1, rank=0, dtype=torch.float32, device=CPU)
+    weights = RankWeights(Checkpoint(checkpoint), config, world=1, rank=0, dtype=torch.float32, device=DEVICE)
     return VisionTower(load_vision_config(checkpoint), weights)
 
 
 @pytest.fixture(scope="module")
 def model(checkpoint: pathlib.Path) -> Glm5NextRank:
-    return load_rank(checkpoint, SoloGroup(), CPU)
+    return load_rank(checkpoint, SoloGroup(), DEVICE)
 
 
 def part(first: int, seed: int) -> MediaPart:
@@ -134,12 +135,12 @@ def expected_reply(model: Glm5NextRank, tower: VisionTower, asked: GenerationReq
     state = model.new_state()
     rows = torch.cat([tower.encode(torch.from_numpy(normalise(one.patches)), one.grid) for one in asked.media])
     where = [position for one in asked.media for position in one.positions]
-    tokens = torch.tensor(asked.prompt_ids)
+    tokens = devices.tensor(asked.prompt_ids)
     span = Span(slice(0, len(tokens)), state, decode=False)
     token = int(model.forward(tokens, [span], [len(tokens) - 1], MediaRows(where, rows)).argmax())
     reply = [token]
     while len(reply) < asked.max_new_tokens:
-        logits = model.forward(torch.tensor([token]), [Span(slice(0, 1), state, decode=True)], [0])
+        logits = model.forward(devices.tensor([token]), [Span(slice(0, 1), state, decode=True)], [0])
         state.commit(1)
         token = int(logits.argmax())
         reply.append(token)
@@ -327,6 +328,7 @@ def test_the_rows_held_stay_within_their_bound_and_every_request_gets_its_turn(a
     assert most <= 10
 
 
+@ranks_as_threads
 def test_ranks_in_step_place_what_only_rank_0_has(checkpoint: pathlib.Path, tower: VisionTower) -> None:
     asked = request(4, first=5, length=90)
     where = [position for one in asked.media for position in one.positions]
@@ -335,13 +337,13 @@ def test_ranks_in_step_place_what_only_rank_0_has(checkpoint: pathlib.Path, towe
     with encoding(tower) as encoder:
         wait_ready(encoder, (asked.media, 0, 90))
         rows = encoder.rows([(asked.media, 0, 90)])
-    alone = StepRunner(load_rank(checkpoint, SoloGroup(), CPU)).execute(step, 7, rows).logits
+    alone = StepRunner(load_rank(checkpoint, SoloGroup(), DEVICE)).execute(step, 7, rows).logits
     store = open_store(2)
     found: dict[int, torch.Tensor] = {}
 
     def run(rank: int) -> None:
         group = local_group(store if rank == 0 else join_store(store.port, 2), rank, 2)
-        runner = StepRunner(load_rank(checkpoint, group, CPU))
+        runner = StepRunner(load_rank(checkpoint, group, DEVICE))
         found[rank] = runner.execute(step, 7, rows if rank == 0 else None).logits
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]

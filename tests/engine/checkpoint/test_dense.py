@@ -25,12 +25,14 @@ from sparkpair.logits import all_logits
 from sparkpair.model.config import load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
 
-CPU = torch.device("cpu")
+from tests.engine import devices
+from tests.engine.devices import DEVICE
+
 LAYERS = "model.language_model.layers"
 
 
 def noise(rows: int, columns: int, seed: int) -> torch.Tensor:
-    return 0.05 * torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+    return 0.05 * devices.randn(rows, columns, seed=seed)
 
 
 def matrix_of(weight: Weight) -> torch.Tensor:
@@ -82,7 +84,7 @@ def test_the_searched_ranges_are_better_than_edge_to_edge_on_gaussian_weights() 
 @pytest.mark.parametrize("quantise", [quantise_fp8, quantise_q4])
 def test_zero_and_constant_rows_survive(quantise: object) -> None:
     assert callable(quantise)
-    matrix = torch.zeros(3, 128)
+    matrix = devices.zeros(3, 128)
     matrix[1] = 0.5
     found = matrix_of(quantise(matrix, slice(0, 128)))
     assert torch.equal(found[0], matrix[0])
@@ -105,7 +107,7 @@ def test_kept_columns_are_those_of_the_whole(quantise: object, start: int, lengt
 def test_a_linear_map_and_stacked_rows_use_the_de_quantised_numbers(quantise: object) -> None:
     assert callable(quantise)
     first, second = (quantise(noise(16, 200, seed), slice(7, 171)) for seed in (1, 2))
-    x = torch.randn(5, 164, generator=torch.Generator().manual_seed(3))
+    x = devices.randn(5, 164, seed=3)
     stacked = stack_rows([first, second])
     assert stacked.shape == (32, 164)
     expected = x @ torch.cat([matrix_of(first), matrix_of(second)]).T
@@ -121,7 +123,7 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def rank_weights(directory: pathlib.Path, forms: WeightForms, world: int = 1, rank: int = 0) -> RankWeights:
     config, checkpoint = load_text_config(directory), Checkpoint(directory)
-    return RankWeights(checkpoint, config, world=world, rank=rank, dtype=torch.float32, device=CPU, forms=forms)
+    return RankWeights(checkpoint, config, world=world, rank=rank, dtype=torch.float32, device=DEVICE, forms=forms)
 
 
 @pytest.mark.parametrize("dense", ["fp8", "q4"])

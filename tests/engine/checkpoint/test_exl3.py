@@ -26,7 +26,9 @@ from sparkpair.logits import all_logits
 from sparkpair.model.config import load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
 
-CPU = torch.device("cpu")
+from tests.engine import devices
+from tests.engine.devices import DEVICE
+
 EXPERT = "model.language_model.layers.3.mlp.experts.0"
 
 ROW_0 = [
@@ -49,20 +51,20 @@ def random_linear(outputs: int, inputs: int, bits: int, seed: int) -> Exl3Weight
     trellis = torch.randint(-(2**15), 2**15, (inputs // 16, outputs // 16, 16 * bits), generator=draw)
     suh = torch.randn(inputs, generator=draw).half()
     svh = torch.randn(outputs, generator=draw).half()
-    return Exl3Weight(trellis.to(torch.int16), suh, svh)
+    return Exl3Weight(trellis.to(torch.int16).to(DEVICE), suh.to(DEVICE), svh.to(DEVICE))
 
 
 @pytest.fixture
 def published_tile() -> torch.Tensor:
     words = [(0x9E3779B9 * (number + 1)) % 2**32 for number in range(32)]
-    return torch.from_numpy(numpy.array(words, dtype="<u4").view("<i2").astype(numpy.int16))
+    return torch.from_numpy(numpy.array(words, dtype="<u4").view("<i2").astype(numpy.int16)).to(DEVICE)
 
 
 def test_the_codebook_equals_the_published_values() -> None:
-    table = codebook(CPU)
+    table = codebook(DEVICE)
     assert table.dtype == torch.float16
     expected = [1.84375, 0.13452148, -0.75927734, 0.83984375, 0.66503906, -0.46069336]
-    assert torch.equal(table[:6], torch.tensor(expected).half())
+    assert torch.equal(table[:6], devices.tensor(expected).half())
     assert table[0x1234].item() == pytest.approx(1.515, abs=5e-4)
     wide = table.double()
     assert wide.mean().item() == pytest.approx(-3.7e-5, abs=1e-6)
@@ -75,8 +77,8 @@ def test_the_published_tile_decodes_to_the_bit(published_tile: torch.Tensor) -> 
     states = [0x7209, 0x209E, 0x09E3, 0x9E37, 0xE377, 0x3779, 0x779B, 0x79B9, 0x9B93, 0xB93C]
     assert tile_states(published_tile)[:10].tolist() == states
     matrix = decode_trellis(published_tile.view(1, 1, 64))
-    assert torch.equal(matrix[0], torch.tensor(ROW_0).half())
-    assert torch.equal(matrix[:, 0], torch.tensor(COLUMN_0).half())
+    assert torch.equal(matrix[0], devices.tensor(ROW_0).half())
+    assert torch.equal(matrix[:, 0], devices.tensor(COLUMN_0).half())
     assert matrix.double().sum().item() == 6.607421875
     assert matrix.double().square().sum().item() == pytest.approx(426.0634346, abs=1e-6)
 
@@ -84,7 +86,7 @@ def test_the_published_tile_decodes_to_the_bit(published_tile: torch.Tensor) -> 
 @given(st.integers(2, 8), st.integers(0, 2**31))
 @settings(max_examples=30, deadline=None)
 def test_packed_symbols_come_back_as_a_ring_of_states(bits: int, seed: int) -> None:
-    symbols = torch.randint(0, 2**bits, (3, 256), generator=generator(seed))
+    symbols = torch.randint(0, 2**bits, (3, 256), generator=generator(seed)).to(DEVICE)
     states = tile_states(pack_symbols(symbols, bits))
     before = torch.roll(states, 1, dims=1)
     assert torch.equal(states & (2**bits - 1), symbols)
@@ -100,18 +102,18 @@ def test_tiles_lie_in_the_matrix_by_input_rows_and_output_columns(published_tile
 
 
 def test_the_hadamard_transform_is_sylvesters_and_its_own_inverse() -> None:
-    matrix = hadamard(torch.eye(256))
+    matrix = hadamard(devices.eye(256))
     signs = [[(-1) ** (row & column).bit_count() for column in range(128)] for row in range(128)]
-    assert torch.allclose(matrix[:128, :128], torch.tensor(signs) * 0.08838834764831845, atol=1e-7)
+    assert torch.allclose(matrix[:128, :128], devices.tensor(signs) * 0.08838834764831845, atol=1e-7)
     assert not matrix[:128, 128:].any()
-    x = torch.randn(3, 256, generator=generator(1))
+    x = devices.randn(3, 256, seed=1)
     assert torch.allclose(hadamard(hadamard(x)), x, atol=1e-5)
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 def test_the_packed_form_computes_what_the_effective_matrix_does(bits: int) -> None:
     weight = random_linear(256, 128, bits, bits)
-    x = torch.randn(7, 128, generator=generator(9))
+    x = devices.randn(7, 128, seed=9)
     expected = x @ kernels.exl3_effective(weight).T
     found = kernels.linear(x, weight)
     assert found.shape == (7, 256)
@@ -120,22 +122,22 @@ def test_the_packed_form_computes_what_the_effective_matrix_does(bits: int) -> N
 
 def test_a_row_has_the_same_bits_beside_other_rows() -> None:
     weight = random_linear(128, 128, 4, 3)
-    x = torch.randn(9, 128, generator=generator(9))
+    x = devices.randn(9, 128, seed=9)
     together = kernels.linear(x, weight)
     assert all(torch.equal(together[row], kernels.linear(x[row : row + 1], weight)[0]) for row in range(9))
 
 
 def test_the_search_nears_the_bound_of_a_gaussian_and_closes_every_ring() -> None:
-    values = CODEBOOK_RMS * torch.randn(12, 256, generator=generator(4))
+    values = CODEBOOK_RMS * devices.randn(12, 256, seed=4)
     for bits, bound in ((3, 0.125), (4, 0.0625)):
         symbols = search_symbols(values, bits)
-        decoded = codebook(CPU)[tile_states(pack_symbols(symbols, bits))].float()
+        decoded = codebook(DEVICE)[tile_states(pack_symbols(symbols, bits))].float()
         error = ((decoded - values).square().mean() / values.square().mean()).sqrt().item()
         assert bound < error < 1.2 * bound
 
 
 def test_an_encoded_matrix_is_near_the_matrix_even_with_outliers() -> None:
-    matrix = 0.02 * torch.randn(128, 128, generator=generator(5))
+    matrix = 0.02 * devices.randn(128, 128, seed=5)
     matrix[3] *= 20
     matrix[:, 7] *= 5
     weight = encode(matrix, 4, generator(6))
@@ -155,7 +157,7 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def rank_weights(directory: pathlib.Path, world: int, rank: int, forms: WeightForms) -> RankWeights:
     config, checkpoint = load_text_config(directory), Checkpoint(directory)
-    return RankWeights(checkpoint, config, world=world, rank=rank, dtype=torch.float32, device=CPU, forms=forms)
+    return RankWeights(checkpoint, config, world=world, rank=rank, dtype=torch.float32, device=DEVICE, forms=forms)
 
 
 @pytest.mark.parametrize("world", [2, 3])

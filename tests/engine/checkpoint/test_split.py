@@ -19,6 +19,8 @@ from sparkpair.errors import UserError
 from sparkpair.model.config import load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
 
+from tests.engine.devices import DEVICE
+
 
 @given(st.integers(1, 1000), st.integers(1, 8))
 def test_shares_cover_everything_once_and_differ_by_one_at_most(total: int, world: int) -> None:
@@ -92,7 +94,7 @@ def test_the_estimate_from_headers_is_what_loading_reads_and_holds(
         layout = Layout(world, rank, torch.float32, forms)
         expected = rank_bytes(checkpoint, config, layout, lambda name: is_backbone(config, name))
         weights = RankWeights(
-            checkpoint, config, world=world, rank=rank, dtype=torch.float32, device=torch.device("cpu"), forms=forms
+            checkpoint, config, world=world, rank=rank, dtype=torch.float32, device=DEVICE, forms=forms
         )
         Glm5NextRank(config, weights, SoloGroup())
         assert (weights.bytes_read, weights.bytes_held) == (expected.stored, expected.held)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Callable
 
@@ -14,13 +13,11 @@ from sparkpair.comm.group import SoloGroup
 from sparkpair.logits import load_rank
 from sparkpair.model.glm5_next import Glm5NextRank
 
+from tests.engine.devices import DEVICE
 from tests.engine.model.configurations import random_text_config
 
 # One thread: the tensors are tiny, and waking a second thread costs more than it computes.
 torch.set_num_threads(1)
-
-# The same tests run on a GPU: SPARKPAIR_TEST_DEVICE=cuda.
-DEVICE = os.environ.get("SPARKPAIR_TEST_DEVICE", "cpu")
 
 WriteCheckpoint = Callable[[int], pathlib.Path]
 

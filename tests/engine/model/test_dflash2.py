@@ -30,6 +30,8 @@ from sparkpair.model.dflash2_config import load_dflash2_config
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.sampling import keyed_noise
 
+from tests.engine import devices
+from tests.engine.devices import DEVICE, ranks_as_threads
 from tests.engine.model.configurations import random_text_config
 from tests.engine.model.conftest import random_ids
 
@@ -67,7 +69,7 @@ def load(pair: Pair, group: Group) -> DFlash2Rank:
         world=group.world,
         rank=group.rank,
         dtype=torch.float32,
-        device=torch.device("cpu"),
+        device=DEVICE,
     )
     model = Glm5NextRank(target, weights, group)
     config = load_dflash2_config(pair.drafter, target, group.world)
@@ -83,7 +85,7 @@ class PlainDrafter:
         self.eps = self.config["rms_norm_eps"]
 
     def w(self, name: str) -> torch.Tensor:
-        return self.checkpoint.read(name).float()
+        return self.checkpoint.read(name).float().to(DEVICE)
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return x / (x.square().mean() + self.eps).sqrt() * self.w(name)
@@ -128,7 +130,7 @@ class PlainDrafter:
         """[block, d] normed rows behind a context of `taps` [n, taps * d]."""
         position, size = taps.shape[0], self.config["dflash_config"]["block_size"]
         context = [self.norm(self.w("fc.weight") @ row, "hidden_norm.weight") for row in taps]
-        table = self.target.read("model.language_model.embed_tokens.weight").float()
+        table = self.target.read("model.language_model.embed_tokens.weight").float().to(DEVICE)
         x = [table[pending]] + [table[self.config["dflash_config"]["mask_token_id"]]] * (size - 1)
         shared = self.config["num_attention_heads"] // self.config["num_key_value_heads"]
         for layer in range(self.config["num_hidden_layers"]):
@@ -164,7 +166,7 @@ class PlainDrafter:
         before, after = (self.w(f"{selector}.{name}_codebook").double() for name in ("predecessor", "successor"))
         for number in range(1, len(rows)):
             z = (self.w(f"{selector}.hidden_projection.weight") @ rows[number]).double()
-            unary = (self.target.read("lm_head.weight").float() @ rows[number]).double()
+            unary = (self.target.read("lm_head.weight").float().to(DEVICE) @ rows[number]).double()
             best = sorted(range(len(unary)), key=lambda token: (-unary[token].item(), token))
             scores = {}
             for token in best[: self.config["dflash_config"]["selector_top_k"]]:
@@ -186,14 +188,14 @@ def taps_of(drafter: DFlash2Rank, ids: list[int]) -> torch.Tensor:
             found.append(streams.mean(1))
 
     span = Span(slice(0, len(ids)), drafter.target.new_state(), decode=False)
-    drafter.target.absorb(torch.tensor(ids), [span], watch=watch)
+    drafter.target.absorb(devices.tensor(ids), [span], watch=watch)
     return torch.cat(found, dim=1)
 
 
 def run(drafter: DFlash2Drafter, model: Glm5NextRank, state: SequenceState, tokens: list[int], *, decode: bool) -> None:
     part = Passed(state, slice(0, len(tokens)), tokens, decode)
     span = Span(part.rows, state, decode)
-    model.forward(torch.tensor(tokens), [span], [], watch=drafter.watch)
+    model.forward(devices.tensor(tokens), [span], [], watch=drafter.watch)
     drafter.passed([part])
 
 
@@ -210,7 +212,7 @@ def test_block_and_chain_equal_the_plain_reading(pair: Pair, length: int) -> Non
     model, plain = load(pair, SoloGroup()), PlainDrafter(pair)
     ids = random_ids(length, length + 1)
     taps = taps_of(model, ids[:-1])
-    rows = model.context(taps, torch.arange(length))
+    rows = model.context(taps, devices.arange(length))
     (found,) = model.block([ids[-1]], [length], [rows[-(WINDOW - 1) :]])
     expected = plain.block(taps, ids[-1])
     assert expected.std() > 0.5
@@ -238,7 +240,7 @@ def test_pieces_windows_and_rejected_rows_leave_the_context_of_the_whole_sequenc
         state.commit(kept)
         drafter.draft([Ask(state, kept, ids[at], DraftOrder(0))])
     own = state_of(state)
-    whole = model.context(taps_of(model, ids[:at]), torch.arange(at))
+    whole = model.context(taps_of(model, ids[:at]), devices.arange(at))
     assert own.position == at
     assert (own.rows.rows[-(WINDOW - 1) :] - whole[-(WINDOW - 1) :]).abs().max() < TOLERANCE
     assert state_of(snapshot).position == 64
@@ -248,7 +250,7 @@ def test_pieces_windows_and_rejected_rows_leave_the_context_of_the_whole_sequenc
 def test_the_context_never_holds_more_rows_than_the_estimate_counts(pair: Pair) -> None:
     drafter = DFlash2Drafter(load(pair, SoloGroup()))
     own = drafter.new_state()
-    numbers = torch.arange(10_000.0).unsqueeze(1).expand(-1, own.rows.rows.shape[1])
+    numbers = devices.arange(10_000.0).unsqueeze(1).expand(-1, own.rows.rows.shape[1])
     for start in range(0, 10_000, 250):
         own.append(numbers[start : start + 250], WINDOW)
         assert own.rows.capacity <= context_rows(WINDOW)
@@ -256,19 +258,20 @@ def test_the_context_never_holds_more_rows_than_the_estimate_counts(pair: Pair) 
     assert own.rows.rows[-(WINDOW - 1) :, 0].tolist() == list(range(10_000 - WINDOW + 1, 10_000))
 
 
+@ranks_as_threads
 def test_two_ranks_divide_the_drafter_and_hold_the_same_block(pair: Pair) -> None:
     ids = random_ids(5, 26)
     store = open_store(2)
 
     def rank(number: int) -> torch.Tensor:
         model = load(pair, local_group(store if number == 0 else join_store(store.port, 2), number, 2))
-        rows = model.context(taps_of(model, ids[:-1]), torch.arange(25))
+        rows = model.context(taps_of(model, ids[:-1]), devices.arange(25))
         return model.block([ids[-1]], [25], [rows[-(WINDOW - 1) :]])
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         first, second = pool.map(rank, range(2))
     alone = load(pair, SoloGroup())
-    rows = alone.context(taps_of(alone, ids[:-1]), torch.arange(25))
+    rows = alone.context(taps_of(alone, ids[:-1]), devices.arange(25))
     assert torch.equal(first, second)
     assert (first - alone.block([ids[-1]], [25], [rows[-(WINDOW - 1) :]])).abs().max() < TOLERANCE
 
@@ -288,7 +291,7 @@ def test_the_estimate_counts_what_loading_takes(pair: Pair) -> None:
 
 
 def test_candidates_are_the_largest_and_of_equal_ones_the_lowest_ids() -> None:
-    logits = torch.tensor([1.0, 3.0, 2.0, 3.0, 2.0, 2.0])
+    logits = devices.tensor([1.0, 3.0, 2.0, 3.0, 2.0, 2.0])
     ids, values = best_candidates(logits, 4)
     assert ids.tolist() == [1, 3, 2, 4]
     assert values.tolist() == [3.0, 3.0, 2.0, 2.0]

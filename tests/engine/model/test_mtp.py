@@ -20,6 +20,8 @@ from sparkpair.model.config import TextConfig, load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.model.mtp import MtpHead
 
+from tests.engine import devices
+from tests.engine.devices import DEVICE
 from tests.engine.model.configurations import random_text_config
 from tests.engine.model.conftest import random_ids
 
@@ -43,9 +45,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 def load(directory: pathlib.Path) -> tuple[Glm5NextRank, MtpHead]:
     config = load_text_config(directory)
-    weights = RankWeights(
-        Checkpoint(directory), config, world=1, rank=0, dtype=torch.float32, device=torch.device("cpu")
-    )
+    weights = RankWeights(Checkpoint(directory), config, world=1, rank=0, dtype=torch.float32, device=DEVICE)
     backbone = Glm5NextRank(config, weights, SoloGroup())
     return backbone, MtpHead(backbone, weights)
 
@@ -59,7 +59,7 @@ class PlainHead:
         self.prefix = f"model.language_model.layers.{self.config.num_layers}"
 
     def weight(self, name: str, top: bool = False) -> torch.Tensor:
-        return self.checkpoint.read(name if top else f"{self.prefix}.{name}").float()
+        return self.checkpoint.read(name if top else f"{self.prefix}.{name}").float().to(DEVICE)
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return x / (x.square().mean(-1, keepdim=True) + self.config.rms_norm_eps).sqrt() * self.weight(name)
@@ -81,7 +81,7 @@ class PlainHead:
         c = self.norm(x @ w("self_attn.kv_a_proj_with_mqa.weight").T, "self_attn.kv_a_layernorm.weight")
         expanded = (c @ w("self_attn.kv_b_proj.weight").T).view(count, config.num_heads, -1)
         keys, values = expanded.split([config.qk_head_dim, config.v_head_dim], dim=-1)
-        out = torch.empty(count, config.num_heads, config.v_head_dim)
+        out = devices.empty(count, config.num_heads, config.v_head_dim)
         for token, selected in enumerate(self.selection(x, latent)):
             for head in range(config.num_heads):
                 scores = keys[selected, head] @ queries[token, head] / config.qk_head_dim**0.5
@@ -141,14 +141,14 @@ class PlainHead:
 def absorb(
     head: MtpHead, state: SequenceState, hidden: torch.Tensor, tokens: list[int], *, decode: bool
 ) -> torch.Tensor:
-    rows = head.forward(hidden, torch.tensor(tokens), [Span(slice(0, len(tokens)), state, decode)])
+    rows = head.forward(hidden, devices.tensor(tokens), [Span(slice(0, len(tokens)), state, decode)])
     state.commit(len(tokens))
     return rows
 
 
 def backbone_hidden(backbone: Glm5NextRank, ids: list[int]) -> torch.Tensor:
     span = Span(slice(0, len(ids)), backbone.new_state(), decode=False)
-    return backbone.hidden(backbone.absorb(torch.tensor(ids), [span]))
+    return backbone.hidden(backbone.absorb(devices.tensor(ids), [span]))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -231,7 +231,7 @@ def test_the_drafter_absorbs_the_rows_that_stay_and_guesses_as_the_plain_reading
 
     def run(tokens: list[int], *, decode: bool) -> None:
         part = Passed(state, slice(0, len(tokens)), tokens, decode)
-        backbone.forward(torch.tensor(tokens), [Span(part.rows, state, decode)], [], watch=drafter.watch)
+        backbone.forward(devices.tensor(tokens), [Span(part.rows, state, decode)], [], watch=drafter.watch)
         drafter.passed([part])
 
     run(ids[:64], decode=False)

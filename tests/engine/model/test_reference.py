@@ -15,7 +15,8 @@ from sparkpair.comm.group import SoloGroup
 from sparkpair.logits import all_logits, load_rank
 from sparkpair.model.glm5_next import Glm5NextRank
 
-from tests.engine.model.conftest import DEVICE, WriteCheckpoint, random_ids
+from tests.engine.devices import DEVICE
+from tests.engine.model.conftest import WriteCheckpoint, random_ids
 
 # Shorter than a convolution, within a pool, around the 64-token chunk, across two and three chunks.
 LENGTHS = (1, 3, 17, 63, 64, 65, 130, 200)

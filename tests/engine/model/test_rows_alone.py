@@ -13,7 +13,8 @@ from sparkpair import kernels
 from sparkpair.cache.state import SequenceState, Span
 from sparkpair.model.glm5_next import Glm5NextRank
 
-from tests.engine.model.conftest import DEVICE, random_ids
+from tests.engine.devices import DEVICE, randn
+from tests.engine.model.conftest import random_ids
 
 Load = Callable[[int], Glm5NextRank]
 
@@ -102,9 +103,7 @@ def test_requests_decoded_and_filled_together_have_the_bits_of_each_alone(seed: 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
 def test_a_row_of_a_product_has_the_same_bits_wherever_it_stands(outputs: int, eighths: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(11, 8 * eighths, generator=generator)
-    weight = torch.randn(outputs, 8 * eighths, generator=generator)
+    x, weight = randn(11, 8 * eighths, seed=seed), randn(outputs, 8 * eighths, seed=seed + 1)
     whole = kernels.linear(x, weight)
     for row in range(11):
         assert torch.equal(kernels.linear(x[row : row + 1], weight)[0], whole[row])
@@ -114,6 +113,6 @@ def test_a_row_of_a_product_has_the_same_bits_wherever_it_stands(outputs: int, e
 @given(st.integers(1, 200), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
 def test_an_element_of_a_gate_has_the_same_bits_wherever_it_stands(count: int, seed: int) -> None:
-    x = torch.randn(count, generator=torch.Generator().manual_seed(seed))
+    x = randn(count, seed=seed)
     whole = kernels.sigmoid(x)
     assert torch.equal(torch.cat([kernels.sigmoid(x[at : at + 1]) for at in range(count)]), whole)

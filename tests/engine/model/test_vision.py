@@ -26,8 +26,9 @@ from sparkpair.model.media_rows import MediaRows
 from sparkpair.model.vision import VisionTower
 from sparkpair.model.vision_config import load_vision_config, parse_vision_config
 
+from tests.engine.devices import DEVICE, ranks_as_threads
 from tests.engine.model.configurations import random_text_config
-from tests.engine.model.conftest import DEVICE, random_ids
+from tests.engine.model.conftest import random_ids
 
 TOLERANCE = 1e-4
 Grid = tuple[int, int, int]
@@ -91,7 +92,7 @@ def load_tower(directory: pathlib.Path) -> VisionTower:
         world=1,
         rank=0,
         dtype=torch.float32,
-        device=torch.device(DEVICE),
+        device=DEVICE,
     )
     return VisionTower(load_vision_config(directory), weights)
 
@@ -174,6 +175,7 @@ def test_logits_after_pictures_equal_the_reference(seed: int, write: Callable[[i
         assert torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE), cuts
 
 
+@ranks_as_threads
 def test_two_ranks_see_the_picture_that_only_rank_0_has(write: Callable[[int], pathlib.Path]) -> None:
     directory = write(3)
     tower = load_tower(directory)

@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+from tests.engine.devices import rank_device
+
 PATIENCE = 90.0
 LOOPBACK = "127.0.0.1"
 
@@ -109,6 +111,7 @@ class World:
         arguments = [str(model or self.model), "--tp", str(self.world), "--rank", str(rank)]
         arguments += ["--master", LOOPBACK, "--master-port", str(self.master_port), "--port", str(self.port)]
         arguments += ["--name", "miniature", "--context", "8192", "--threads", "1", "--memory-reserve-gib", "0.1"]
+        arguments += ["--device", rank_device(rank, self.world)]
         self.ranks[rank] = Rank([*arguments, *self.extra, *extra])
         return self.ranks[rank]
 

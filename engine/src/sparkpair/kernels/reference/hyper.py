@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparkpair.kernels.reference.tiles import sigmoid, tiled_linear
+from sparkpair.kernels.reference.tiles import row_mean, row_sum, sigmoid, tiled_linear
 
 
 def hyper_weights(
@@ -23,23 +23,29 @@ def hyper_weights(
     """
     count = streams.shape[1]
     flat = streams.flatten(1).float()
-    flat = flat * torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
+    flat = flat * torch.rsqrt(row_mean(flat.square()) + norm_eps)
     mixed = tiled_linear(flat, fn.float())
     base, scale = base.float(), scale.float()
     pre = sigmoid(mixed[:, :count] * scale[0] + base[:count]) + hc_eps
     post = 2.0 * sigmoid(mixed[:, count : 2 * count] * scale[1] + base[count : 2 * count])
     logits = mixed[:, 2 * count :] * scale[2] + base[2 * count :]
     comb = torch.softmax(logits.view(-1, count, count), dim=-1) + hc_eps
-    comb = comb / (comb.sum(-2, keepdim=True) + hc_eps)
+    comb = comb / (column_sum(comb) + hc_eps)
     for _ in range(iterations - 1):
-        comb = comb / (comb.sum(-1, keepdim=True) + hc_eps)
-        comb = comb / (comb.sum(-2, keepdim=True) + hc_eps)
+        comb = comb / (row_sum(comb) + hc_eps)
+        comb = comb / (column_sum(comb) + hc_eps)
     return pre, post, comb
+
+
+def column_sum(comb: Tensor) -> Tensor:
+    """Sum over the last axis but one, [T, 1, S]."""
+    return row_sum(comb.transpose(1, 2)).transpose(1, 2)
 
 
 def hyper_collapse(streams: Tensor, pre: Tensor) -> Tensor:
     """The sublayer's input: sum over streams of pre_s * streams_s, [T, d] in the streams' dtype."""
-    return (pre.unsqueeze(-1) * streams.float()).sum(1).to(streams.dtype)
+    weighted = pre.unsqueeze(-1) * streams.float()
+    return row_sum(weighted.transpose(1, 2)).squeeze(-1).to(streams.dtype)
 
 
 def hyper_spread(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:

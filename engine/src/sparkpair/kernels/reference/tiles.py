@@ -3,7 +3,8 @@
 
 The CPU libraries round a product differently for different numbers of rows, and for rows that lie differently in
 memory. Here a product is always made from a fresh copy in tiles of one height, so that a row has the same bits
-alone, in a verify window, in a batch of requests and in a prompt. The libraries also have two roundings of exp, one
+alone, in a verify window, in a batch of requests and in a prompt. Sums along a row are made in one order (`row_sum`).
+The libraries also have two roundings of exp, one
 for whole vectors and one for what is left over at the end; here it is always taken of whole vectors.
 """
 
@@ -36,6 +37,30 @@ def tiled_linear(x: Tensor, weight: Tensor) -> Tensor:
     return torch.cat([functional.linear(tile, weight) for tile in padded.view(-1, TILE_ROWS, x.shape[1])])[
         :count, :outputs
     ]
+
+
+def row_sum(x: Tensor) -> Tensor:
+    """Sum over the last axis, [..., 1]; each row as if it were alone.
+
+    On a GPU the library adds a row in another order when there are more rows. There, halves are added element by
+    element until one is left, which is the same order always; on a CPU the library's own order is.
+    """
+    if not x.is_cuda:
+        return x.sum(-1, keepdim=True)
+    width = x.shape[-1]
+    while width > 1:
+        half = width // 2
+        odd = x[..., 2 * half : width]
+        x = x[..., :half] + x[..., half : 2 * half]
+        if odd.shape[-1]:
+            x = torch.cat([x, odd], dim=-1)
+        width = x.shape[-1]
+    return x
+
+
+def row_mean(x: Tensor) -> Tensor:
+    """Mean over the last axis, [..., 1]; each row as if it were alone."""
+    return row_sum(x) / x.shape[-1]
 
 
 def exp(x: Tensor) -> Tensor:
