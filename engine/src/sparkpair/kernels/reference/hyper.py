@@ -30,22 +30,16 @@ def hyper_weights(
     post = 2.0 * sigmoid(mixed[:, count : 2 * count] * scale[1] + base[count : 2 * count])
     logits = mixed[:, 2 * count :] * scale[2] + base[2 * count :]
     comb = torch.softmax(logits.view(-1, count, count), dim=-1) + hc_eps
-    comb = comb / (column_sum(comb) + hc_eps)
+    comb = comb / (row_sum(comb, -2) + hc_eps)
     for _ in range(iterations - 1):
         comb = comb / (row_sum(comb) + hc_eps)
-        comb = comb / (column_sum(comb) + hc_eps)
+        comb = comb / (row_sum(comb, -2) + hc_eps)
     return pre, post, comb
-
-
-def column_sum(comb: Tensor) -> Tensor:
-    """Sum over the last axis but one, [T, 1, S]."""
-    return row_sum(comb.transpose(1, 2)).transpose(1, 2)
 
 
 def hyper_collapse(streams: Tensor, pre: Tensor) -> Tensor:
     """The sublayer's input: sum over streams of pre_s * streams_s, [T, d] in the streams' dtype."""
-    weighted = pre.unsqueeze(-1) * streams.float()
-    return row_sum(weighted.transpose(1, 2)).squeeze(-1).to(streams.dtype)
+    return row_sum(pre.unsqueeze(-1) * streams.float(), 1).squeeze(1).to(streams.dtype)
 
 
 def hyper_spread(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:

@@ -39,22 +39,20 @@ def tiled_linear(x: Tensor, weight: Tensor) -> Tensor:
     ]
 
 
-def row_sum(x: Tensor) -> Tensor:
-    """Sum over the last axis, [..., 1]; each row as if it were alone.
+def row_sum(x: Tensor, axis: int = -1) -> Tensor:
+    """Sum over an axis, which stays with width 1; each row as if it were alone.
 
     On a GPU the library adds a row in another order when there are more rows. There, halves are added element by
     element until one is left, which is the same order always; on a CPU the library's own order is.
     """
     if not x.is_cuda:
-        return x.sum(-1, keepdim=True)
-    width = x.shape[-1]
-    while width > 1:
+        return x.sum(axis, keepdim=True)
+    while (width := x.shape[axis]) > 1:
         half = width // 2
-        odd = x[..., 2 * half : width]
-        x = x[..., :half] + x[..., half : 2 * half]
-        if odd.shape[-1]:
-            x = torch.cat([x, odd], dim=-1)
-        width = x.shape[-1]
+        odd = x.narrow(axis, 2 * half, width - 2 * half)
+        x = x.narrow(axis, 0, half) + x.narrow(axis, half, half)
+        if width % 2:
+            x = torch.cat([x, odd], dim=axis)
     return x
 
 
