@@ -18,7 +18,7 @@ from ansible import constants
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.sparkpair.serving.plugins.module_utils import _live
+from ansible_collections.sparkpair.serving.plugins.module_utils import _live, _tensorfold_log
 from ansible_collections.sparkpair.serving.plugins.module_utils._board import Board
 from ansible_collections.sparkpair.serving.plugins.module_utils._live import Sighting
 
@@ -32,6 +32,11 @@ _LAST_LOOK_S = 4.0
 _LAST_WORDS_S = 8.0
 # A link may hiccup during minutes of loading; three looks in a row that fail are no hiccup.
 _CONNECTION_FAILURES = 3
+
+
+def _decision_in(seen: list[Sighting]) -> dict[str, Any] | None:
+    """Return what rank 0 has decided, None before it has."""
+    return next((one.decision for one in seen if one.rank == 0), None)
 
 
 class ActionModule(ActionBase):
@@ -50,6 +55,7 @@ class ActionModule(ActionBase):
                 "directory": {"type": "str"},
                 "container": {"type": "dict"},
                 "transport": {"type": "str", "choices": ["ib"]},
+                "retry": {"type": "dict"},
                 "ready_url": {"type": "str"},
                 "api_key_file": {"type": "str", "default": ""},
                 "timeout": {"type": "float", "default": 600},
@@ -101,13 +107,31 @@ class ActionModule(ActionBase):
         self._board.publish(dataclasses.replace(own, verdict=_live.LOST))
         if not own.lost:
             own = self._look(_LAST_LOOK_S, wait_for=["exit"])
-        self._board.publish(dataclasses.replace(own, verdict=_live.LOST, final=True))
+        own = dataclasses.replace(own, verdict=_live.LOST, final=True)
+        self._board.publish(own)
         # The host of a rank nobody has seen yet may be about to look, or, with few forks, have its turn later.
         self._board.wait(lambda seen: len(seen) == self._options["world_size"], _FIRST_LOOK_S)
         seen = self._board.wait(lambda seen: all(one.final for one in seen), _LAST_WORDS_S)
-        return self._told(_live.LOST, time.monotonic() - self._started, seen)
+        decision = None
+        if self._options["retry"]:
+            if own.rank == 0:
+                self._board.publish(dataclasses.replace(own, decision=self._decide(seen)))
+            # One rank decides for all, from what all have said.
+            decided = self._board.wait(_decision_in, _LAST_WORDS_S)
+            decision = _decision_in(decided) or self._decide(seen)
+        return self._told(_live.LOST, time.monotonic() - self._started, seen, decision)
 
-    def _told(self, verdict: str, elapsed: float, seen: list[Sighting]) -> dict[str, Any]:
+    def _decide(self, seen: list[Sighting]) -> dict[str, Any]:
+        """Return what follows from a start that failed, as data."""
+        retry = self._options["retry"]
+        logs = {one.rank: one.info.get("anchors", {}) for one in seen}
+        exited = [one.rank for one in seen if one.info.get("exists") and not one.info.get("running")]
+        tried = _tensorfold_log.attempts_of(retry.get("after"))
+        return _tensorfold_log.after_failure(retry["settings"], tried, logs, exited).as_data()
+
+    def _told(
+        self, verdict: str, elapsed: float, seen: list[Sighting], decision: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Return the task's result for a verdict."""
         options = self._options
         world = options["world_size"]
@@ -132,8 +156,14 @@ class ActionModule(ActionBase):
         if verdict == _live.LIVE:
             return {**told, "msg": f"All ranks are live after {elapsed:.0f} s."}
         told["fitting_window_tokens"] = _live.fitting_window(seen)
+        if decision and decision["action"] != _tensorfold_log.STOP:
+            told["decision"] = decision
+            if options["rank"] == 0:
+                display.warning(f"{decision['words'][0].upper()}{decision['words'][1:]}.")
+            return {**told, "msg": decision["words"]}
         if verdict == _live.LOST:
-            return {**told, "failed": True, "msg": _live.failure(seen, world)}
+            why = f"\nNo further try: {decision['words']}." if decision else ""
+            return {**told, "failed": True, "msg": _live.failure(seen, world) + why}
         return {**told, "failed": True, "msg": _live.timeout(elapsed, seen, world)}
 
     def _ready_question(self) -> dict[str, Any]:

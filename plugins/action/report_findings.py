@@ -11,7 +11,12 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.sparkpair.serving.plugins.module_utils import _findings, _machine_findings, _plan
+from ansible_collections.sparkpair.serving.plugins.module_utils import (
+    _findings,
+    _image_wanted,
+    _machine_findings,
+    _plan,
+)
 from ansible_collections.sparkpair.serving.plugins.module_utils._types import plain
 
 
@@ -55,5 +60,6 @@ class ActionModule(ActionBase):
             "changed": False,
             "findings": data,
             "ports": asdict(ports),
+            "image": _image_wanted.bring(plan, settings, probes) if plan["runtime"] == "container" else None,
             **({"warnings": warnings} if warnings else {}),
         }

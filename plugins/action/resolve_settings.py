@@ -18,6 +18,8 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.sparkpair.serving.plugins.module_utils import (
     _effective,
+    _image_build,
+    _image_wanted,
     _licences,
     _plan,
     _recorded,
@@ -75,9 +77,13 @@ class ActionModule(ActionBase):
             if arguments["planning"] and common["recorded_facts"]:
                 recorded, problems = _recorded_facts(common["recorded_facts"], hosts)
                 mistakes += _rules.recorded(hosts, given, problems)
+            image, problem = _image(common)
+            mistakes += [Mistake("patches of this collection", problem)] if problem else []
         if mistakes:
             return {"failed": True, **_failure(mistakes, own, variables["ansible_play_hosts_all"][0])}
-        plan = _plan.build(hosts, completed, connections)
+        users = {host: str(variables["hostvars"][host].get("ansible_user") or "") for host in hosts}
+        plan = _plan.build(hosts, completed, connections, users)
+        plan["image"] = image
         plan["licences"] = [licence.as_data() for licence in _licences.apply_to(common)]
         result = {
             "changed": False,
@@ -125,6 +131,16 @@ def _failure(mistakes: list[Mistake], host: str, first: str) -> dict[str, Any]:
         for each, hosts in merge_hosts(mistakes)
     ]
     return {"msg": render(mistakes), "mistakes": data}
+
+
+def _image(common: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the image that the settings ask for, or what is wrong with the series of its patches."""
+    try:
+        return _image_wanted.wanted(common), ""
+    except _image_build.BuildError as error:
+        return {}, str(error)
+    except OSError as error:
+        return {}, f"{error.filename} cannot be read: {error.strerror}"
 
 
 def _recorded_facts(path: str, hosts: list[str]) -> tuple[Any, list[str]]:

@@ -3,7 +3,7 @@
 
 A rank's document for a container has `name`, `rank`, `image`, `argv`, `env`, `mounts` (each `type`, `source`, `target`,
 `mode`, and for a volume perhaps `driver` and `driver_options`), `devices`, `gpus` (`all` or empty), `capabilities`,
-`ulimits`, `shm_size`, `network` and `ipc`. Pure; private to the collection, may change at any time.
+`ulimits`, `shm_size`, `network` and `ipc`, and perhaps `user`. Pure; private to the collection, may change at any time.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def arguments(document: Mapping[str, Any], owner: str, spec_hash: str) -> dict[s
         "devices": [f"{device}:{device}" for device in document["devices"]],
         "device_requests": [{"count": -1, "capabilities": [["gpu"]]}] if document["gpus"] == "all" else [],
         "capabilities": list(document["capabilities"]),
+        "ulimits": [f"{name}:{limit}:{limit}" for name, limit in document["ulimits"].items()],
         "network_mode": document["network"],
         "ipc_mode": document["ipc"],
         "shm_size": str(document["shm_size"]),
@@ -56,7 +57,7 @@ def check(document: Mapping[str, Any], owner: str, argv: Sequence[str]) -> dict[
     """Return the options of a throw-away container in which the engine checks a rank's arguments, without a GPU."""
     common = _common(document)
     # What the rank only writes to may not be there yet, and a check makes nothing.
-    read = [mount for mount in common["mounts"] if any(word.startswith(f"{mount['target']}/") for word in argv)]
+    read = [mount for mount in common["mounts"] if any(f"{word}/".startswith(f"{mount['target']}/") for word in argv)]
     return {
         **common,
         "mounts": [{**mount, "read_only": True} for mount in read],
@@ -72,7 +73,8 @@ def _common(document: Mapping[str, Any]) -> dict[str, Any]:
         "command": list(document["argv"]),
         "env": {name: str(value) for name, value in document["env"].items()},
         "mounts": [_mount(mount) for mount in document["mounts"]],
-        "ulimits": [f"{name}:{limit}:{limit}" for name, limit in document["ulimits"].items()],
+        # Empty is the image's own.
+        "user": document.get("user", ""),
     }
 
 

@@ -13,7 +13,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_log import lines_of
@@ -51,6 +51,14 @@ class Docker:
         if f"no such {kind}" in said.lower():
             return None
         raise DockerError(f"Docker at {self.host} cannot be asked about the {kind} {name}: {said}")
+
+    def names(self, labels: Mapping[str, str]) -> list[str]:
+        """Return the names of the containers, running or not, that have all of `labels`. Raises DockerError."""
+        filters = [word for name, value in labels.items() for word in ("--filter", f"label={name}={value}")]
+        done = self._run("ps", "--all", *filters, "--format", "{{.Names}}")
+        if done.returncode != 0:
+            raise DockerError(f"Docker at {self.host} cannot be asked for its containers: {done.stderr.strip()}")
+        return done.stdout.split()
 
     def log_lines(self, name: str) -> list[str]:
         """Return the first and the last lines of a container's output, in order. Raises DockerError."""

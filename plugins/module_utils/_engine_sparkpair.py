@@ -25,6 +25,7 @@ Pure and private to the collection, may change at any time.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,7 @@ OWNED_ENVIRONMENT = {"SPARKPAIR_API_KEY": "sparkpair_api_key_file"}
 
 _DEFAULTS: dict[str, Any] = {
     "runtime": "process",
+    "container_name": "sparkpair",
     "context": 0,
     "parallel": 4,
     "thinking": True,
@@ -96,8 +98,10 @@ def understands(setting: str, settings: Mapping[str, Any]) -> bool:
 
 def check(settings: Mapping[str, Any], given: Collection[str], world_size: int) -> list[tuple[str, str]]:
     """Return what is wrong with the settings of the whole pair."""
-    if settings["runtime"] != "process":
-        return [("runtime", "container cannot run the engine sparkpair; allowed is process")]
+    if settings["runtime"] == "container" and not settings["image"]:
+        return [
+            ("image", "it is empty, and ranks in containers need the name of an image that has the engine's program")
+        ]
     watchdog, peer = settings["watchdog_s"], settings["peer_timeout"]
     if watchdog is not None and watchdog >= peer:
         return [("watchdog_s", f"{watchdog} is not less than the peer timeout, which is {peer}")]
@@ -110,8 +114,14 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def notes(settings: Mapping[str, Any], given: Collection[str]) -> list[str]:
-    """Return which of the given settings have no effect: none."""
-    return []
+    """Return which of the given settings have no effect beside the others."""
+    if settings["runtime"] == "container":
+        return []
+    return [
+        f"sparkpair_{name} is set and has no effect, because sparkpair_runtime is process"
+        for name in ("image", "container_name", "docker_host")
+        if name in given
+    ]
 
 
 def base_url(host: str, port: int) -> str:
@@ -168,6 +178,40 @@ def serve_argv(
 def check_argv(argv: Sequence[str]) -> list[str]:
     """Return the command that has the engine's own parser check a rank's arguments, and starts nothing."""
     return [*argv, "--check-args"]
+
+
+def container(
+    settings: Mapping[str, Any], *, model: str, state_dir: str, ids: Mapping[str, int], api_key_file: str, gpus: bool
+) -> dict[str, Any]:
+    """Return what a rank's document has beyond that of a process when the rank is a container.
+
+    It runs as the account that owns the host's files, with the checkpoint and the keys readable and a directory of its
+    own for what it compiles. `gpus` says whether the host's Docker can hand out GPUs.
+    """
+    cache = posixpath.join(state_dir, "cache")
+    mounts = [_bind(model, "ro"), _bind(cache, "rw"), *([_bind(api_key_file, "ro")] if api_key_file else [])]
+    return {
+        "image": settings["image"],
+        "user": f"{ids['uid']}:{ids['gid']}",
+        "mounts": mounts,
+        "devices": [],
+        "gpus": "all" if gpus else "",
+        "capabilities": [],
+        "privileged": False,
+        "ulimits": {},
+        "shm_size": "16g",
+        "network": "host",
+        "ipc": "host",
+        "restart_policy": "no",
+        "auto_remove": False,
+        "init": False,
+        "env": {"HOME": cache, **environment(settings)},
+    }
+
+
+def _bind(path: str, mode: str) -> dict[str, Any]:
+    """Return the mount of a path of the host at the same path."""
+    return {"type": "bind", "source": path, "target": path, "mode": mode}
 
 
 def environment(settings: Mapping[str, Any]) -> dict[str, str]:

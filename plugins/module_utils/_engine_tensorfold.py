@@ -31,6 +31,7 @@ READY_INTERVAL_S = 3
 
 HUB = "/root/.cache/huggingface"
 KERNEL_CACHE = "/cache"
+ENGINE_VERSION = _tensorfold_releases.ENGINE_VERSION
 SPILL = "/spill"
 
 OWNED_ARGUMENTS = {
@@ -106,12 +107,14 @@ def document(
     ports: Mapping[str, int],
     revisions: Mapping[str, str],
     homes: Mapping[str, Mapping[str, str]],
+    patches: str = "",
 ) -> dict[str, Any]:
     """Return the contract of one rank: everything that makes its container what it is, so that its hash tells a change.
 
     `settings` are the host's effective ones and `entry` its entry in the plan. `link` is what `_link.measured`
     returned. `ports` has `port` and `master_port`, `revisions` has `model` and `drafter`; `homes` has by host the
-    login's `home` and `hf_home` (empty where it is not set).
+    login's `home` and `hf_home` (empty where it is not set). `patches` is the hash of the image's patches where it is
+    not the release's own.
     """
     node = link["nodes"][entry["host"]]
     head = next(iter(link["nodes"]))
@@ -124,10 +127,10 @@ def document(
         "world_size": world_size,
         "host": entry["host"],
         "image": image_name(settings),
-        "image_content": image_content(settings),
+        "image_content": image_content(settings, patches),
         "argv": _argv(settings, entry["rank"], world_size, link["rendezvous"], ports, revisions),
         "env": _environment(settings, node, world_size),
-        "mounts": _mounts(settings, homes[entry["host"]], volume),
+        "mounts": _mounts(settings, homes[entry["host"]], volume, patches or release(settings).patches),
         "devices": ["/dev/infiniband"] if node["devices"] else [],
         "gpus": "all",
         "capabilities": ["IPC_LOCK"],
@@ -152,17 +155,19 @@ def image_name(settings: Mapping[str, Any]) -> str:
     return str(settings["image"] or f"tensorfold-glm53:{_tensorfold_releases.ENGINE_VERSION}")
 
 
-def image_content(settings: Mapping[str, Any]) -> dict[str, str]:
+def image_content(settings: Mapping[str, Any], patches: str = "") -> dict[str, str]:
     """Return what the image is: the hash of its patches, and where the release is published.
 
     A name can be moved to another content without changing, which a rank's document must not overlook.
     """
     wanted = release(settings)
+    own = patches not in ("", wanted.patches)
+    tag = f"{ENGINE_VERSION}-{patches}" if own else wanted.tag
     return {
-        "patches": wanted.patches,
-        "tag": wanted.tag,
-        "digest": wanted.digest,
-        "published": f"{settings['image_repository']}:{wanted.tag}",
+        "patches": patches or wanted.patches,
+        "tag": tag,
+        "digest": "" if own else wanted.digest,
+        "published": f"{settings['image_repository']}:{tag}",
     }
 
 
@@ -243,13 +248,13 @@ def _nccl(settings: Mapping[str, Any], node: Mapping[str, Any], world_size: int)
 
 
 def _mounts(
-    settings: Mapping[str, Any], home: Mapping[str, str], weights: Mapping[str, Any] | None
+    settings: Mapping[str, Any], home: Mapping[str, str], weights: Mapping[str, Any] | None, patches: str
 ) -> list[dict[str, Any]]:
     """Return the mounts of a rank; `weights` replaces the host's own cache.
 
     A compiled kernel is found by its name only, so every image has a kernel cache of its own.
     """
-    kernels = posixpath.join(expand(settings["kernel_cache"], home["home"]), release(settings).patches)
+    kernels = posixpath.join(expand(settings["kernel_cache"], home["home"]), patches)
     mounts = [dict(weights or _bind(cache_path(settings, home), HUB)), _bind(kernels, KERNEL_CACHE)]
     if settings["spill_gib"]:
         mounts.append(_bind(expand(settings["spill_dir"], home["home"]), SPILL))

@@ -22,6 +22,12 @@ OLDEST_PYTHON = (3, 9)
 # The miniature beside its unfinished copy, the ranks' logs and some air.
 MINIATURE_NEED_BYTES = 96 << 20
 
+# How an open API is closed, as far as the engine can ask for keys.
+_KEYS = {
+    "sparkpair": "name a file of keys in sparkpair_api_key_file, or",
+    "tensorfold": "this engine knows no keys: put a proxy that does in front of it, or",
+}
+
 ByHost = Mapping[str, Mapping[str, Any]]
 
 
@@ -57,6 +63,7 @@ def judge(plan: Mapping[str, Any], settings: ByHost, probes: ByHost, ports: _pla
         findings += _memory(host, entry, options, probe)
         if entry["rank"] == 0:
             findings += _ports_taken(host, options, probe, entry["address"], ports)
+            findings += _image(host, options, probe)
             findings += _key_file(host, options, probe)
     return findings + _parity(plan, probes)
 
@@ -145,6 +152,23 @@ def _engine(host: str, options: Mapping[str, Any], probe: Mapping[str, Any]) -> 
             found=f"the engine's command {' '.join(options['engine_command'])} does not work ({error})",
             wanted="a command that runs the engine on this host",
             remedy="install the engine there, or set sparkpair_engine_command to where it is",
+        )
+    ]
+
+
+def _image(host: str, options: Mapping[str, Any], probe: Mapping[str, Any]) -> list[Finding]:
+    """Return what is wrong with an image that nobody here makes."""
+    seen = probe.get("container")
+    if options["engine"] == "tensorfold" or not seen or seen["error"] or seen["image"]["exists"]:
+        return []
+    return [
+        Finding(
+            id="image",
+            severity=ERROR,
+            host=host,
+            found=f"there is no image {options['image']} in Docker at {seen['docker_host']}",
+            wanted="an image on the head that has the engine's program; the workers get it from there",
+            remedy="build or load it there, or name another one in sparkpair_image",
         )
     ]
 
@@ -277,7 +301,7 @@ def _key_file(host: str, options: Mapping[str, Any], probe: Mapping[str, Any]) -
             host=host,
             found=f"the API listens on {options['host']} and needs no key",
             wanted="an API that only those use who are meant to",
-            remedy="name a file of keys in sparkpair_api_key_file, or set sparkpair_host to a private address",
+            remedy=f"{_KEYS[options['engine']]} set sparkpair_host to a private address",
         )
     ]
 
@@ -292,6 +316,9 @@ def _parity(plan: Mapping[str, Any], probes: ByHost) -> list[Finding]:
         ("engine", "the engine's code", "install the same engine on both"),
         ("checkpoint", "the checkpoint", "copy the checkpoint of one to the other"),
     ):
+        if name == "engine" and plan["runtime"] == "container":
+            # Whatever image the workers have, they get the head's.
+            continue
         key = "code_digest" if name == "engine" else "digest"
         known = [(host, probes[host][name][key]) for host in hosts if probes[host][name][key]]
         for host, digest in known[1:]:

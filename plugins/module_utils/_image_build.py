@@ -3,9 +3,13 @@
 
 A series (patches/ENGINE/VERSION/series.yml) has `engine`, `version`, `base` (image), `source` (`repository` and `ref`,
 or `wheel`, a file beside series.yml), `package` (the installed package that is patched), `extras` (one text of pip
-requirements), `pip` (further arguments of pip install), `environment`, `workdir`, `hashed` (what counts beside the
-patches: extras, source, version, base) and `patches`, a list of `file`, `strip`, `name`, `area`, `why`, `switch`,
-`source` and `licence`. Private to the collection, may change at any time.
+requirements), `pip` (further arguments of pip install), `imports` (what must be importable then), `environment`,
+`workdir`, `hashed` (what counts beside the patches: extras, source, version, base) and `patches`, a list of `file`,
+`strip`, `name`, `area`, `why`, `switch`, `source` and `licence`.
+
+It may have `upstream`, patches that are fetched when the image is built and applied first: `repository`, `directory`,
+`strip` and `releases`, by name the `ref` and the `hash` that the patches there must have. Private to
+the collection, may change at any time.
 """
 
 from __future__ import annotations
@@ -49,25 +53,80 @@ def patch_files(series: Mapping[str, Any], directory: str) -> list[str]:
     return [os.path.join(directory, name) for name in listed]
 
 
-def wanted_hash(series: Mapping[str, Any], directory: str) -> str:
-    """Return the hash of everything the image is made of. Raises BuildError and OSError."""
-    contents = []
-    for path in patch_files(series, directory):
-        with open(path, "rb") as file:
-            contents.append(file.read())
+def wanted_hash(series: Mapping[str, Any], directory: str, release: str = "") -> str:
+    """Return the hash of everything the image is made of. Raises BuildError and OSError.
+
+    `release` names the one of a series with patches from upstream, whose published hash stands for them.
+    """
+    contents = [_read(path) for path in patch_files(series, directory)]
+    if "upstream" in series:
+        published = str(_release(series, release)["hash"])
+        if not contents:
+            return published
+        contents.insert(0, f"{published}\n".encode())
+    return _hash_of(series, contents)
+
+
+def _hash_of(series: Mapping[str, Any], contents: Sequence[bytes]) -> str:
     values = {"extras": series["extras"], "version": series["version"], "base": series["base"]}
     values["source"] = _source_text(series["source"])
     return _image.inputs_hash(contents, "\n".join(values[name] for name in series["hashed"]))
 
 
-def prepare(series: Mapping[str, Any], directory: str, context: str, label: str) -> None:
+def _release(series: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a release of the patches from upstream. Raises BuildError."""
+    known = series["upstream"]["releases"]
+    if name not in known:
+        raise BuildError(f"series.yml knows no release {name!r}; it has {', '.join(known)}")
+    return dict(known[name])
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def fetch_upstream(series: Mapping[str, Any], release: str, target: str) -> list[str]:
+    """Fetch the patches of a release into the directory `target` and return their names in order.
+
+    Raises BuildError when they are not those that the release was published with.
+    """
+    upstream, wanted = series["upstream"], _release(series, release)
+    checkout = f"{target}.git"
+    fetch(upstream["repository"], wanted["ref"], checkout)
+    place = os.path.join(checkout, upstream["directory"])
+    names = sorted((name for name in _listed(place) if name.endswith(".patch")), key=os.fsencode)
+    found = _hash_of(series, [_read(os.path.join(place, name)) for name in names])
+    if found != wanted["hash"]:
+        raise BuildError(
+            f"the {len(names)} patches at {wanted['ref']} of {upstream['repository']} hash to {found}, and release "
+            f"{release} was published with {wanted['hash']}: they are not taken. Somebody has changed them, or this "
+            "collection has the wrong hash; the published image can still be pulled by its digest"
+        )
+    os.makedirs(target)
+    for name in names:
+        shutil.copy(os.path.join(place, name), target)
+    shutil.rmtree(checkout)
+    return names
+
+
+def _listed(place: str) -> list[str]:
+    return os.listdir(place) if os.path.isdir(place) else []
+
+
+def prepare(series: Mapping[str, Any], directory: str, context: str, label: str, release: str = "") -> None:
     """Write the build context into the directory `context`, which is made anew. Raises BuildError and OSError."""
     shutil.rmtree(context, ignore_errors=True)
     os.makedirs(os.path.join(context, "patches"))
+    listed = []
+    if "upstream" in series:
+        names = fetch_upstream(series, release, os.path.join(context, "patches", "upstream"))
+        listed = [{"file": f"upstream/{name}", "strip": series["upstream"]["strip"]} for name in names]
     for path in patch_files(series, directory):
         shutil.copy(path, os.path.join(context, "patches"))
+    listed += [{"file": patch["file"], "strip": patch["strip"]} for patch in series["patches"]]
     with open(os.path.join(context, "patches", "series.json"), "w", encoding="utf-8") as file:
-        json.dump([{"file": patch["file"], "strip": patch["strip"]} for patch in series["patches"]], file)
+        json.dump(listed, file)
     with open(os.path.join(context, "apply_patches.py"), "w", encoding="utf-8") as file:
         file.write(inspect.getsource(_apply_patches))
     os.makedirs(os.path.join(context, "source"))
@@ -111,7 +170,7 @@ def dockerfile(series: Mapping[str, Any], label: str) -> str:
         f"COPY patches {PLACE}/patches",
         f"COPY apply_patches.py {PLACE}/",
         f"RUN python3 {PLACE}/apply_patches.py {PLACE}/patches/series.json {package}",
-        f"RUN python3 -c {shlex.quote(f'import {package}')}",
+        f"RUN python3 -c {shlex.quote('import ' + ', '.join(series.get('imports', [package])))}",
         *(f"ENV {name}={json.dumps(str(value))}" for name, value in series.get("environment", {}).items()),
         *([f"WORKDIR {series['workdir']}"] if series.get("workdir") else []),
         f"LABEL {_image.PATCHES_LABEL}={label}",

@@ -24,7 +24,8 @@ class Sighting:
 
     `trouble` is set when the host could not be asked, and says why. `ready` is True for rank 0 when its
     server answers and its log says that it serves. `verdict` is what the rank's instance has decided, None
-    while it waits; `final` that it will not look again. `info` is the result of rank_process_info.
+    while it waits; `final` that it will not look again. `info` is the result of rank_process_info or
+    rank_container_info. `decision` is what rank 0 does after a start that failed.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class Sighting:
     verdict: str | None = None
     final: bool = False
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
+    decision: dict[str, Any] | None = None
 
     @property
     def lost(self) -> bool:

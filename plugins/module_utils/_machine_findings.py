@@ -15,6 +15,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._engines import 
 from ansible_collections.sparkpair.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
 
 GIB = 2**30
+GB = 10**9
 # Below this a GB10 that works is not saving power but held down by its firmware, which only a full power drain ends.
 CLAMPED_MHZ = 1000
 BUSY_PER_CENT = 50
@@ -47,11 +48,18 @@ def needs_of(plan: Mapping[str, Any], settings: Mapping[str, Any], probe: Mappin
     engine = ADAPTERS[plan["engine"]]
     return Needs(
         gpu=engine.USES_GPU,
-        rdma=engine.USES_RDMA and settings["link"] != "tcp",
+        rdma=engine.USES_RDMA and settings["link"] not in ("tcp", "loopback") and not plan["one_machine"],
         memory_bytes=int(engine.FREE_MEMORY_GIB * GIB),
+        image_bytes=0 if _has_image(plan, probe) else settings["image_free_gb"] * GB,
         own=(settings["container_name"],),
         running=any(rank["state"] == "running" for rank in probe["ranks"]),
     )
+
+
+def _has_image(plan: Mapping[str, Any], probe: Mapping[str, Any]) -> bool:
+    """Say whether the image is there; one that is not made here is known by its name only."""
+    image = (probe.get("container") or {}).get("image") or {}
+    return bool(image.get("exists")) and plan["image"]["hash"] in ("", image["patches"])
 
 
 def judge(machines: Mapping[str, Machine], needs: Mapping[str, Needs]) -> list[Finding]:

@@ -77,14 +77,19 @@ def served_name(settings: Mapping[str, Any]) -> str:
 
 
 def build(
-    hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], connections: Mapping[str, str]
+    hosts: Sequence[str],
+    settings: Mapping[str, Mapping[str, Any]],
+    connections: Mapping[str, str],
+    users: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the plan that all hosts share.
 
     `hosts` is in rank order; `settings` and `connections` hold by host the effective settings and the address
-    that Ansible uses. The plan has `engine`, `runtime`, `world_size`, `one_machine` (all ranks on loopback
-    addresses) and `ranks`, each with `rank`, `host`, `name`, `address` (on the link) and `connection`.
+    that Ansible uses, `users` the account where it is not the head's own. The plan has `engine`, `runtime`,
+    `world_size`, `one_machine` (all ranks on loopback addresses) and `ranks`, each with `rank`, `host`, `name`,
+    `address` (on the link), `connection` and `login`, by which the head reaches the host with ssh.
     """
+    users = users or {}
     first = settings[hosts[0]]
     return {
         "engine": first["engine"],
@@ -98,10 +103,16 @@ def build(
                 "name": f"rank{rank}",
                 "address": settings[host]["fabric_address"],
                 "connection": connections[host],
+                "login": login(users.get(host, ""), settings[host]["fabric_address"] or connections[host]),
             }
             for rank, host in enumerate(hosts)
         ],
     }
+
+
+def login(user: str, address: str) -> str:
+    """Return how ssh names an account of a host."""
+    return f"{user}@{address}" if user else address
 
 
 def rank_of(plan: Mapping[str, Any], host: str) -> dict[str, Any]:

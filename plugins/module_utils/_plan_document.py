@@ -21,8 +21,6 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
 from ansible_collections.sparkpair.serving.plugins.module_utils._spec import spec_hash
 
 GIB = 2**30
-# What stands for a commit that nobody has pinned, until a download has chosen one.
-UNPINNED = "main-as-first-downloaded"
 
 ByHost = Mapping[str, Mapping[str, Any]]
 
@@ -76,22 +74,20 @@ def from_probes(
     origins: Mapping[str, str],
     link: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the plan for ranks as processes, on hosts that were looked at; `known` is in rank order.
+    """Return the plan for hosts that were looked at; `known` is in rank order.
 
-    The engine makes its own estimate of the memory when it starts, before it loads weights.
+    The engine sparkpair makes its own estimate of the memory when it starts, before it loads weights.
     """
-    hosts = list(known)
-    head = known[hosts[0]]
+    head = next(iter(known.values()))
     chosen = _plan.choose_ports(head.settings, head.probe["listening"], head.probe["remembered_ports"])
     ports = {"port": chosen.port, "master_port": chosen.master_port}
-    ranks = [_contract.document(plan, host, known[host], link, ports) for host in hosts]
-    memory = {
-        "window": head.settings["context"],
-        "ranks": [
-            {"host": host, "available_gib": round(one.probe["memory"]["available_bytes"] / GIB, 2)}
-            for host, one in known.items()
-        ],
-    }
+    ranks = _contract.documents(plan, known, link, ports).values()
+    available = {host: one.probe["memory"]["available_bytes"] / GIB for host, one in known.items()}
+    if plan["engine"] == "tensorfold":
+        memory = _tensorfold_memory.plan(head.settings, available)
+    else:
+        told = [{"host": host, "available_gib": round(gib, 2)} for host, gib in available.items()]
+        memory = {"window": head.settings["context"], "ranks": told}
     return {
         **_common(plan, {host: one.settings for host, one in known.items()}, origins),
         "link": link,
@@ -126,6 +122,6 @@ def _without_secrets(env: Mapping[str, Any]) -> dict[str, Any]:
 
 def _revisions(settings: Mapping[str, Any], weights: Mapping[str, Any]) -> dict[str, str]:
     return {
-        "model": settings["model_revision"] or weights.get("model_revision") or UNPINNED,
-        "drafter": settings["drafter_revision"] or weights.get("drafter_revision") or UNPINNED,
+        "model": settings["model_revision"] or weights.get("model_revision") or _contract.UNPINNED,
+        "drafter": settings["drafter_revision"] or weights.get("drafter_revision") or _contract.UNPINNED,
     }

@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS, PROCESSES
+from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._mistakes import Given, Mistake
 from ansible_collections.sparkpair.serving.plugins.module_utils._plan import is_loopback
 from ansible_collections.sparkpair.serving.plugins.module_utils._settings import PREFIX
@@ -35,6 +35,7 @@ def check(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given
         + _addresses(hosts, settings, given)
         + _state_directories(hosts, settings, given)
         + _link(hosts, settings, given)
+        + _daemons(hosts, settings, given)
         + _engine(hosts, settings, given)
     )
 
@@ -42,22 +43,14 @@ def check(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given
 def for_this_run(
     hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost, *, planning: bool
 ) -> list[Mistake]:
-    """Return what the kind of run does not allow: settings of a plan elsewhere, an engine that can only be planned."""
-    only_planned = common["engine"] not in PROCESSES
-    if planning and only_planned and not common["recorded_facts"]:
-        problem = "it is empty, and the engine tensorfold is planned from a file; docs/examples/two-sparks.yml is one"
-        return [_mistake(hosts, given, "recorded_facts", problem)]
+    """Return what the kind of run does not allow: the settings of a plan, anywhere else."""
     if planning:
         return []
-    mistakes = [
+    return [
         _mistake(hosts, given, name, "only playbooks/plan.yml reads it; leave it out here")
         for name in ("recorded_facts", "plan_json")
         if common[name]
     ]
-    if only_planned:
-        problem = "tensorfold can be planned (playbooks/plan.yml) and not yet run; this version starts sparkpair only"
-        mistakes.append(_mistake(hosts, given, "engine", problem))
-    return mistakes
 
 
 def recorded(hosts: Sequence[str], given: GivenByHost, problems: Sequence[str]) -> list[Mistake]:
@@ -190,6 +183,21 @@ def _link(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given
         problem = f"the engine {common['engine']} does not talk by RDMA; auto or tcp is what it can use"
         return [_mistake(hosts, given, "link", problem)]
     return []
+
+
+def _daemons(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given: GivenByHost) -> list[Mistake]:
+    """Return a mistake where two ranks in containers of one name would be on one daemon."""
+    if settings[hosts[0]]["runtime"] != "container":
+        return []
+    mistakes = []
+    shared = [host for host in hosts if is_loopback(settings[host]["fabric_address"])]
+    for index, host in enumerate(shared):
+        daemon = settings[host]["docker_host"]
+        twin = next((other for other in shared[:index] if settings[other]["docker_host"] == daemon), None)
+        if twin:
+            problem = f"{daemon} is the daemon of {twin} too, on the same machine; each rank needs a daemon of its own"
+            mistakes.append(_mistake(hosts, given, "docker_host", problem, host))
+    return mistakes
 
 
 def _state_directories(

@@ -20,6 +20,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._tensorfold_rele
 
 NATIVE_WINDOW = 1048576
 SERVED_NAME = "GLM-5.3-Flash-EXL3"
+CONTAINER_NAME = "glm53-flash-tf"
 BASE_RESERVE_GIB = 14.5
 # 16 KiB a row of a verify window in a gather; the usual limit holds 32 rows.
 ROCE_KB_PER_ROW = 16
@@ -98,6 +99,7 @@ def fill(settings: Mapping[str, Any], world_size: int) -> tuple[dict[str, Any], 
 
     release = filled["release"]
     default("runtime", "container", "the engine tensorfold runs in containers")
+    default("container_name", CONTAINER_NAME, "the recipe's name")
     if not filled["served_name"]:
         filled["served_name"], why["served_name"] = SERVED_NAME, "the recipe's name"
     default("drafter", drafter(filled["purpose"]), f"the purpose is {filled['purpose']}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ansible_collections.sparkpair.serving.plugins.module_utils._tensorfold_releases import at_least
@@ -77,10 +77,13 @@ def read(lines: Iterable[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Attempts:
-    """What was tried for one start: how many launches, and which of the remedies are used up."""
+    """What was tried for one start: how many launches, and which of the remedies are used up.
+
+    `window` is the one in tokens that a refit has chosen, None before.
+    """
 
     launches: int = 1
-    refitted: bool = False
+    window: int | None = None
     repeated: bool = False
     split: bool = True
 
@@ -92,7 +95,20 @@ class Decision:
     action: str
     words: str
     attempts: Attempts
-    window: int | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the decision as plain data."""
+        return asdict(self)
+
+
+def decision_of(data: Mapping[str, Any]) -> Decision:
+    """Return a decision that was plain data."""
+    return Decision(data["action"], data["words"], attempts_of(data))
+
+
+def attempts_of(data: Mapping[str, Any] | None) -> Attempts:
+    """Return what was tried by a decision that is plain data; without one the first launch."""
+    return Attempts(**data["attempts"]) if data else Attempts()
 
 
 def after_failure(
@@ -105,9 +121,9 @@ def after_failure(
     all. Anything else stops.
     """
     window = logs.get(0, {}).get("fitting_window_tokens")
-    if 0 in exited and window and not tried.refitted and tried.launches < _most(settings):
+    if 0 in exited and window and tried.window is None and tried.launches < _most(settings):
         words = f"the window does not fit; starting once more with {window} tokens, which does, this time only"
-        return Decision(REFIT, words, replace(tried, launches=tried.launches + 1, refitted=True), window)
+        return Decision(REFIT, words, replace(tried, launches=tried.launches + 1, window=window))
     failed = sorted(rank for rank, log in logs.items() if log.get("nccl_failure"))
     retries = at_least(settings["release"], "v1.6") and settings["split"] and tried.split
     if exited and failed and retries and tried.launches < _most(settings):
@@ -124,8 +140,8 @@ def after_failure(
 def amended(document: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
     """Return the document to launch after a decision. The document that was asked for stays the one to compare with."""
     result = dict(document)
-    if decision.action == REFIT:
-        result["argv"] = [*document["argv"], "--context", str(decision.window)]
+    if decision.attempts.window is not None:
+        result["argv"] = [*document["argv"], "--context", str(decision.attempts.window)]
     if not decision.attempts.split:
         result["env"] = {**document["env"], **dict.fromkeys(SPLIT_VARIABLES, "0")}
     return result
@@ -137,7 +153,7 @@ def _most(settings: Mapping[str, Any]) -> int:
 
 def _why_stopped(tried: Attempts, window: int | None, failed: Sequence[int]) -> str:
     launches = f"after {tried.launches} launch{'es' if tried.launches > 1 else ''}"
-    if window and tried.refitted:
+    if window and tried.window is not None:
         return f"stopping {launches}: the window that was said to fit did not, and now {window} tokens are said to"
     if failed:
         return f"stopping {launches}: rank {failed[0]} could not open its NCCL connection, and no retry is left"

@@ -43,6 +43,11 @@ options:
       - V(ib) fails live ranks whose log says that NCCL talks TCP sockets after all. They are left running.
     type: str
     choices: [ib]
+  retry:
+    description:
+      - Lets a start of TensorFold that failed end well with RV(decision) where its log names a remedy. C(settings) has
+        C(release) and C(split), C(after) the decision that led to this start, if one did.
+    type: dict
   ready_url:
     description:
       - URL that rank 0's own host asks. It must answer 200 only when all ranks are ready.
@@ -115,6 +120,12 @@ elapsed_s:
   type: float
   returned: when not skipped
   sample: 41.3
+decision:
+  description:
+    - What to do after a start that failed, for M(sparkpair.serving.rank_specs), with C(action) (C(refit), C(again) or
+      C(without split)), C(words) and C(attempts).
+  type: dict
+  returned: when O(retry) is given and another start is worth it
 fitting_window_tokens:
   description: The largest prompt-plus-reply window that fits, when a rank said that the planned one does not.
   type: int

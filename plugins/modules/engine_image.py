@@ -9,8 +9,7 @@ module: engine_image
 short_description: Bring an engine's image to this host
 version_added: 0.2.0
 description:
-  - Computes the hash of everything the image is made of (the patches and what the series counts beside them) and leaves
-    an image that carries that hash in its label alone.
+  - Leaves an image alone that carries O(hash), the hash of everything it is made of, in its label.
   - Otherwise pulls the published image, by O(digest) where one is given, else by the tag C(VERSION-HASH), and accepts
     it only with the right label; and otherwise builds it from the base, the pinned source and the patches.
   - A patch that no longer applies, or that is in the version already, stops the build, and all of them are listed.
@@ -27,6 +26,10 @@ options:
     description: The parsed series.yml.
     type: dict
     required: true
+  hash:
+    description: The hash of the patches and what the series counts beside them.
+    type: str
+    required: true
   directory:
     description: The directory on this host with the patches of the series.
     type: path
@@ -35,6 +38,10 @@ options:
     description: A directory on this host for the build, which is made anew.
     type: path
     required: true
+  release:
+    description: The release whose patches are fetched, for a series that has them from elsewhere.
+    type: str
+    default: ""
   repository:
     description: Where the image is published. Empty pulls nothing.
     type: str
@@ -70,6 +77,7 @@ EXAMPLES = r"""
   sparkpair.serving.engine_image:
     name: tensorfold-glm53:v0.6.0
     series: "{{ lookup('ansible.builtin.file', 'series.yml') | from_yaml }}"
+    hash: a1897d591f70
     directory: /home/spark/.local/state/sparkpair/spark-head/patches
     context: /home/spark/.local/state/sparkpair/spark-head/image
 """
@@ -112,7 +120,7 @@ def bring(docker: Docker, params: dict[str, Any], wanted: str) -> str:
             if pulled["patches"] == wanted:
                 _docker(docker, "tag", reference, params["name"]).check_returncode()
                 return "pulled"
-    _image_build.prepare(series, params["directory"], params["context"], wanted)
+    _image_build.prepare(series, params["directory"], params["context"], wanted, params["release"])
     done = _docker(docker, "build", "--network", params["network"], "--tag", params["name"], params["context"])
     if done.returncode != 0:
         raise _image_build.BuildError(_image_build.failure_of(done.stdout, f"{series['engine']} {series['version']}"))
@@ -137,8 +145,10 @@ def main() -> None:
             "name": {"type": "str", "required": True},
             "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
             "series": {"type": "dict", "required": True},
+            "hash": {"type": "str", "required": True},
             "directory": {"type": "path", "required": True},
             "context": {"type": "path", "required": True},
+            "release": {"type": "str", "default": ""},
             "repository": {"type": "str", "default": ""},
             "digest": {"type": "str", "default": ""},
             "network": {"type": "str", "choices": ["host", "none"], "default": "host"},
@@ -148,7 +158,7 @@ def main() -> None:
     params = module.params
     docker = Docker(params["docker_host"])
     try:
-        wanted = _image_build.wanted_hash(params["series"], params["directory"])
+        wanted = params["hash"]
         found = _image.described(docker.inspect(params["name"], kind="image"))
         if found["patches"] == wanted:
             module.exit_json(changed=False, hash=wanted, how="present", image=found)

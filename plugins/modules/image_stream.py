@@ -71,6 +71,8 @@ sent:
   sample: {bytes: 26843545600, seconds: 24.1, mib_per_s: 1062.2}
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkpair.serving.plugins.module_utils import _image, _image_stream
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
@@ -100,6 +102,7 @@ def main() -> None:
             module.exit_json(changed=False, identity=own["identity"], sent={})
         if module.check_mode:
             module.exit_json(changed=True, identity=own["identity"], sent={})
+        os.makedirs(os.path.dirname(params["progress"]), exist_ok=True)
         sent = _image_stream.send(docker.command(), target, params["name"], own["size_bytes"], params["progress"])
         arrived = _image_stream.remote_identity(target, params["name"])
         if arrived != own["identity"]:

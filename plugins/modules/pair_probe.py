@@ -22,13 +22,13 @@ options:
   engine:
     description: The serving engine.
     type: str
-    choices: [sparkpair]
+    choices: [sparkpair, tensorfold]
     default: sparkpair
   engine_command:
-    description: The engine's program as a list of words.
+    description: The engine's program as a list of words, for an engine that is asked for its version.
     type: list
     elements: str
-    required: true
+    default: []
   environment:
     description: Environment variables that a rank gets beside its account's own.
     type: dict
@@ -59,6 +59,27 @@ options:
       - The file of keys that the API of this host wants, empty without keys. Its first key is used to ask the API.
     type: path
     default: ""
+  container:
+    description: Where ranks are containers; without it Docker is not asked for them.
+    type: dict
+    suboptions:
+      docker_host:
+        description: Address of the Docker daemon.
+        type: str
+        required: true
+      image:
+        description: The name of the image that ranks run.
+        type: str
+        required: true
+  hf_cache:
+    description: The Hugging Face cache, empty for the account's own.
+    type: path
+    default: ""
+  snapshots:
+    description: Snapshots to look for in the cache, each a C(repository) and a C(revision), which may be empty.
+    type: list
+    elements: dict
+    default: []
   machine:
     description: What ranks in containers need to be looked at as well; without it the machine itself is not.
     type: dict
@@ -146,9 +167,34 @@ probe:
     address_is_local:
       description: Whether O(address) belongs to this host.
       type: bool
-    engine:
-      description: C(version) and C(code_digest), or C(error).
+    home:
+      description: The account's home directory.
+      type: str
+    hf_home:
+      description: C(HF_HOME) of the account, empty where it is not set.
+      type: str
+    ids:
+      description: The numbers of the account, C(uid) and C(gid).
       type: dict
+    engine:
+      description: >-
+        C(version) and C(code_digest), or C(error). For an engine in an image these are its name and the identity of its
+        content, empty while it is not there.
+      type: dict
+    engine_command:
+      description: The command that runs the engine's program here, in a throw-away container where it is in an image.
+      type: list
+      elements: str
+    container:
+      description: C(docker_host), C(image) and C(error), or null without O(container).
+      type: dict
+    hf_cache:
+      description: The Hugging Face cache, absolute.
+      type: str
+    snapshots:
+      description: What was found of O(snapshots), each C(repository), C(revision), C(path) and C(present).
+      type: list
+      elements: dict
     checkpoint:
       description: C(path), C(state) (absent, damaged or complete), C(problems) and C(digest).
       type: dict
@@ -186,20 +232,22 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkpair.serving.plugins.module_utils import (
     _checkpoint,
+    _container_host,
     _host,
     _key_file,
     _machine,
+    _snapshots,
     _sockets,
 )
-from ansible_collections.sparkpair.serving.plugins.module_utils._engines import PROCESSES
+from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS, PROCESSES
 from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import group_rss_bytes
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_process import base_environment
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_state import RankError, observe
 
 ARGUMENTS = {
     "state_dir": {"type": "path", "required": True},
-    "engine": {"type": "str", "choices": sorted(PROCESSES), "default": "sparkpair"},
-    "engine_command": {"type": "list", "elements": "str", "required": True},
+    "engine": {"type": "str", "choices": sorted(ADAPTERS), "default": "sparkpair"},
+    "engine_command": {"type": "list", "elements": "str", "default": []},
     "environment": {"type": "dict", "default": {}},
     "model": {"type": "path", "default": ""},
     "miniature_seed": {"type": "int", "default": 0},
@@ -207,6 +255,12 @@ ARGUMENTS = {
     "api_host": {"type": "str", "default": ""},
     "api_port": {"type": "int", "default": 0},
     "api_key_file": {"type": "path", "default": ""},
+    "container": {
+        "type": "dict",
+        "options": {"docker_host": {"type": "str", "required": True}, "image": {"type": "str", "required": True}},
+    },
+    "hf_cache": {"type": "path", "default": ""},
+    "snapshots": {"type": "list", "elements": "dict", "default": []},
     "machine": {
         "type": "dict",
         "options": {
@@ -218,11 +272,11 @@ ARGUMENTS = {
 }
 
 
-def ranks_in(state_dir: str) -> list[dict[str, Any]]:
-    """Return the ranks of a state directory in order of their number.
+def processes_in(state_dir: str) -> list[dict[str, Any]]:
+    """Return the ranks of a state directory that are processes, in order of their number.
 
-    Each has `rank`, `directory`, `state` (running, ended or unclear), `spec_hash`, `pid`, `started_at`,
-    `uptime_s`, `rss_bytes`, `exit_code`, `log` and `words`, a phrase for people.
+    Each has `rank`, `container` (empty), `directory`, `state` (running, ended or unclear), `spec_hash`, `pid`,
+    `started_at`, `uptime_s`, `rss_bytes`, `exit_code`, `log` and `words`, a phrase for people.
     """
     parent = os.path.join(state_dir, "ranks")
     result = []
@@ -231,7 +285,7 @@ def ranks_in(state_dir: str) -> list[dict[str, Any]]:
         if not name.startswith("rank") or not number.isdigit():
             continue
         place = os.path.join(parent, name)
-        entry: dict[str, Any] = {"rank": int(number), "directory": place}
+        entry: dict[str, Any] = {"rank": int(number), "container": "", "directory": place}
         try:
             seen = observe(place)
         except RankError as error:
@@ -257,10 +311,13 @@ def ranks_in(state_dir: str) -> list[dict[str, Any]]:
 
 def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
     """Return everything found on this host; see RETURN. The API is asked with `key`."""
-    engine = PROCESSES[options["engine"]]
+    engine = ADAPTERS[options["engine"]]
     state_dir = os.path.abspath(options["state_dir"])
-    environment = {**base_environment(), **options["environment"]}
-    ranks = ranks_in(state_dir)
+    inside = None
+    if options["container"]:
+        found = _container_host.look(**options["container"], owner=state_dir)
+        inside = {**found, "docker_host": options["container"]["docker_host"]}
+    ranks = processes_in(state_dir) + (inside["ranks"] if inside else [])
     remembered = _host.remembered_ports(os.path.join(state_dir, "ports.json"))
     port = options["api_port"] or remembered.get("port")
     endpoint = {}
@@ -268,8 +325,9 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
     if options["api_host"] and port and any(entry["rank"] == 0 and entry["pid"] for entry in ranks):
         url = engine.base_url(options["api_host"], port)
         endpoint = _host.endpoint(url, engine.ready_path, engine.health_path, key)
-    seed = options["miniature_seed"]
     name = socket.gethostname()
+    home, hf_home = os.path.expanduser("~"), os.environ.get("HF_HOME", "")
+    cache = os.path.abspath(options["hf_cache"] or hf_home or os.path.join(home, ".cache", "huggingface"))
     return {
         "hostname": name,
         "own_addresses": _host.hosts_file_addresses(name),
@@ -280,10 +338,14 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         "state_dir": state_dir,
         "directory": _host.directory(state_dir),
         "address_is_local": _sockets.is_local(options["address"]),
-        "engine": _host.engine(engine.version_argv(options["engine_command"]), environment),
-        "checkpoint": _checkpoint.given(options["model"])
-        if options["model"]
-        else _checkpoint.miniature(_checkpoint.miniature_path(state_dir, seed), seed),
+        "home": home,
+        "hf_home": hf_home,
+        "ids": {"uid": os.geteuid(), "gid": os.getegid()},
+        **program(options, state_dir, inside),
+        "checkpoint": checkpoint(options, state_dir),
+        "container": inside and {name: inside[name] for name in ("docker_host", "image", "error")},
+        "hf_cache": cache,
+        "snapshots": [_snapshots.look(cache, one["repository"], one["revision"]) for one in options["snapshots"]],
         "ranks": ranks,
         "listening": _sockets.listening({entry["rank"]: entry["pid"] for entry in ranks if entry["pid"]}),
         "remembered_ports": remembered,
@@ -291,6 +353,31 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         "machine": _machine.look(**options["machine"]) if options["machine"] else None,
         "endpoint": endpoint,
     }
+
+
+def program(options: dict[str, Any], state_dir: str, inside: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the `engine` and its `engine_command`; one in an image is known by the image's content."""
+    command = options["engine_command"]
+    if inside is None:
+        environment = {**base_environment(), **options["environment"]}
+        found = _host.engine(PROCESSES[options["engine"]].version_argv(command), environment)
+        return {"engine": found, "engine_command": command}
+    place = options["container"]
+    found = {"version": place["image"], "code_digest": inside["image"]["identity"], "error": ""}
+    return {
+        "engine": found,
+        "engine_command": _container_host.engine_command(place["docker_host"], place["image"], command, state_dir),
+    }
+
+
+def checkpoint(options: dict[str, Any], state_dir: str) -> dict[str, Any]:
+    """Return the state of a checkpoint that is a directory, None for an engine that reads from the cache."""
+    if options["engine"] not in PROCESSES:
+        return {"path": "", "state": "complete", "problems": [], "digest": ""}
+    if options["model"]:
+        return _checkpoint.given(options["model"])
+    seed = options["miniature_seed"]
+    return _checkpoint.miniature(_checkpoint.miniature_path(state_dir, seed), seed)
 
 
 def main() -> None:

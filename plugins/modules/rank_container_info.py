@@ -101,6 +101,13 @@ exists:
   type: bool
   returned: success
   sample: true
+pair:
+  description:
+    - All containers of O(owner) that are ranks, whatever their name, each with C(container), C(rank), C(state) and
+      C(words).
+  type: list
+  elements: dict
+  returned: success
 name:
   description: Name of the rank.
   type: str
@@ -226,7 +233,7 @@ import datetime
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.sparkpair.serving.plugins.module_utils import _container
+from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _container_host
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._key_file import KeyFileError, first_key
@@ -255,6 +262,7 @@ def look(docker: Docker, params: dict[str, Any], key: str | None) -> dict[str, A
     lines = docker.log_lines(name) if found else []
     return {
         "exists": seen is not None,
+        "pair": _container_host.ranks_of(docker, params["owner"]),
         "name": name,
         "state": seen["words"] if seen else "absent",
         "running": running,

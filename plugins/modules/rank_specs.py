@@ -12,7 +12,12 @@ description:
     P(sparkpair.serving.settings#role), P(sparkpair.serving.preflight#role), P(sparkpair.serving.roce_link#role)
     and P(sparkpair.serving.weights#role) have registered.
   - Says whether every rank of the pair runs with its document already, so that a converged pair is left alone.
-options: {}
+options:
+  decision:
+    description:
+      - What a failed start has led to, from M(sparkpair.serving.await_live). The container is started accordingly, and
+        RV(spec), which later runs compare with, stays what was asked for.
+    type: dict
 attributes:
   check_mode:
     support: full
@@ -60,6 +65,20 @@ spec:
   description: The rank's document.
   returned: success
   type: dict
+log:
+  description: The file with the rank's log, or the command that shows it.
+  returned: success
+  type: str
+container:
+  description:
+    - How the rank is started as a container, null for a process. C(owner), C(docker_host), C(arguments) of
+      community.docker.docker_container and those of a throw-away C(check).
+  returned: success
+  type: dict
+image_present:
+  description: Whether the host has the image; in check mode it may be still to be brought.
+  returned: success
+  type: bool
 spec_hash:
   description: SHA-256 of the document's canonical JSON.
   returned: success

@@ -43,6 +43,12 @@ ports:
   returned: success
   type: dict
   sample: {port: 8888, master_port: 29551, to_remember: false}
+image:
+  description: >-
+    For ranks in containers what the role P(sparkpair.serving.engine_image#role) is to do, with C(settled), whether
+    there is nothing to do; else null.
+  returned: success
+  type: dict
 findings:
   description: What speaks against a start, on all hosts.
   returned: always, except for hosts that only point to the first host's message

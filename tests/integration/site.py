@@ -60,9 +60,11 @@ def free_ports(count: int) -> list[int]:
 class Site:
     """A rehearsal whose hosts keep their state below one directory."""
 
-    def __init__(self, home: Path, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, home: Path, prefix: Sequence[str] = (), programs: Sequence[Path] = ()) -> None:
         self.home = home
         self.prefix = prefix
+        # Directories of programs that the hosts find before others of the same name.
+        self.path = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
         self.port, self.master_port = free_ports(2)
 
     def state_dir(self, host: str) -> Path:
@@ -78,6 +80,7 @@ class Site:
         }
         environment = {
             **os.environ,
+            "PATH": self.path,
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
             "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
             "ANSIBLE_NOCOLOR": "1",

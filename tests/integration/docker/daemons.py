@@ -27,6 +27,27 @@ _PACKAGES = "python3,patch,dash,coreutils,sed,grep,tar"
 # overlay2 needs a file system under it that can carry it, vfs works everywhere and copies everything.
 _STORAGE = ("overlay2", "vfs")
 _START_S = 30
+# A Spark's Docker has NVIDIA's runtime and its hook, which hands out the GPU; here both are there and hand out nothing.
+# The runtime is the ordinary one, but for locking all memory, which no container on a container may.
+_RUNTIME = """#!/usr/bin/env python3
+import json, os, sys
+if "--bundle" in sys.argv:
+    path = os.path.join(sys.argv[sys.argv.index("--bundle") + 1], "config.json")
+    with open(path) as file:
+        config = json.load(file)
+    process = config["process"]
+    process["rlimits"] = [one for one in process.get("rlimits") or [] if one["type"] != "RLIMIT_MEMLOCK"]
+    with open(path, "w") as file:
+        json.dump(config, file)
+os.execvp("runc", ["runc", *sys.argv[1:]])
+"""
+# A GPU as nvidia-smi shows one that shares the machine's memory.
+_NVIDIA_SMI = """#!/bin/sh
+case "$1" in
+    *compute-apps*) ;;
+    *) echo '0, NVIDIA GB10, 580.173.02, [N/A], [N/A], 0, 2200, 2418, 12.0' ;;
+esac
+"""
 
 
 def missing() -> str:
@@ -42,14 +63,25 @@ class Daemon:
         self.home = home
         self.socket = f"unix://{home}/docker.sock"
         self.log = home / "dockerd.log"
-        (home / "daemon.json").write_text("{}")
+        self.programs = home / "bin"
+        self.programs.mkdir()
+        for name, text in (
+            ("nvidia-container-runtime", _RUNTIME),
+            ("nvidia-container-runtime-hook", "#!/bin/sh\n"),
+            ("nvidia-smi", _NVIDIA_SMI),
+        ):
+            (self.programs / name).write_text(text)
+            (self.programs / name).chmod(0o755)
+        runtimes = {"nvidia": {"path": str(self.programs / "nvidia-container-runtime")}}
+        (home / "daemon.json").write_text(json.dumps({"runtimes": runtimes, "default-runtime": "nvidia"}))
         command = [
             *(str(DOCKERD), "--config-file", str(home / "daemon.json"), "--host", self.socket),
             *("--data-root", str(home / "data"), "--exec-root", str(home / "exec"), "--pidfile", str(home / "pid")),
             *("--iptables=false", "--ip6tables=false", "--bridge=none", f"--storage-driver={storage}"),
         ]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            environment = {**os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}"}
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
 
     def comes_up(self) -> bool:
         """Wait until the daemon answers, or has ended."""

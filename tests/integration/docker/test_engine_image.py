@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.sparkpair.serving.plugins.module_utils import _image
+from ansible_collections.sparkpair.serving.plugins.module_utils import _image, _image_build
 
 from tests.integration.docker.daemons import BASE, Daemon
 from tests.integration.plays import Played, play
@@ -52,6 +52,17 @@ def diff(old: str, new: str, prefixes: tuple[str, str]) -> str:
     return "".join(difflib.unified_diff(before, after, *paths))
 
 
+def commit(repository: Path, tag: str) -> None:
+    """Put everything below a directory into a repository there, and tag it."""
+    for command in (
+        ["init", "--quiet"],
+        ["add", "."],
+        ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "--quiet", "-m", tag],
+        ["tag", tag],
+    ):
+        subprocess.run(["git", "-C", str(repository), *command], check=True)
+
+
 class Recipe:
     """A repository that stands for the engine's, and a series of patches for its tag."""
 
@@ -59,6 +70,7 @@ class Recipe:
         self.home = home
         self.repository = home / "engine"
         self.patches = home / "patches"
+        self.release = ""
         (self.repository / "toy_engine").mkdir(parents=True)
         self.patches.mkdir()
         (self.repository / "toy_engine" / "__init__.py").touch()
@@ -67,13 +79,7 @@ class Recipe:
         (self.repository / "pyproject.toml").write_text(
             '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
         )
-        for command in (
-            ["init", "--quiet"],
-            ["add", "."],
-            ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "--quiet", "-m", "1.0"],
-            ["tag", "v1.0"],
-        ):
-            subprocess.run(["git", "-C", str(self.repository), *command], check=True)
+        commit(self.repository, "v1.0")
         self.series: dict[str, Any] = {
             "engine": "toy",
             "version": "v1.0",
@@ -100,12 +106,21 @@ class Recipe:
         self.series["patches"] = [patch for patch in self.series["patches"] if patch["file"] != name]
         (self.patches / "series.yml").write_text(yaml.safe_dump(self.series))
 
+    def hash(self) -> str:
+        """What the controller has computed, unless the series is not fit for it."""
+        try:
+            return _image_build.wanted_hash(self.series, str(self.patches), self.release)
+        except _image_build.BuildError:
+            return "unknown"
+
     def play(self, daemons: list[Daemon], *arguments: str, **wanted: str) -> Played:
         """Play the role on a head and a worker that are this machine, each with its own daemon."""
         hosts = {}
         for host, daemon in zip((HEAD, WORKER), daemons, strict=True):
-            common = {"name": NAME, "docker_host": daemon.socket, "patches": str(self.patches), "reach": []}
+            worker = {"host": WORKER, "command": [], "docker_host": daemons[1].socket}
+            common = {"name": NAME, "docker_host": daemon.socket, "series": str(self.patches), "workers": [worker]}
             place = {"directory": str(self.home / host), "repository": "", "digest": "", "network": "none"}
+            common.update(hash=self.hash(), release=self.release)
             hosts[host] = {"__engine_image_wanted": {**common, **place, **wanted}}
         groups = {"head": [HEAD], "workers": [WORKER]}
         task = {"import_role": {"name": "sparkpair.serving.engine_image"}}
@@ -191,6 +206,34 @@ def test_s09_patches_that_are_stale_or_in_already_stop_the_build_and_are_all_lis
 def test_a_series_and_its_files_must_agree(recipe: Recipe, with_pip: list[Daemon]) -> None:
     (recipe.patches / "0009-forgotten.patch").write_text("")
     assert "0009-forgotten.patch is there and not listed" in failure(recipe.play(with_pip))
+
+
+def test_patches_from_upstream_are_taken_only_as_they_were_published_and_ones_own_come_after(
+    recipe: Recipe, with_pip: list[Daemon]
+) -> None:
+    upstream = recipe.home / "upstream"
+    (upstream / "patches").mkdir(parents=True)
+    moved = recipe.patches / "0001-second.patch"
+    (upstream / "patches" / moved.name).write_text(diff("TWO = 2", "TWO = 22", ("", "")))
+    commit(upstream, "r1")
+    recipe.series["hashed"] = ["extras"]
+    published = _image.inputs_hash([(upstream / "patches" / moved.name).read_bytes()], "")
+    releases = {"r1": {"ref": "r1", "hash": published}, "r2": {"ref": "r1", "hash": "0" * 12}}
+    source = {"repository": f"file://{upstream}", "directory": "patches", "strip": 0, "releases": releases}
+    recipe.series["upstream"] = source
+    recipe.take(moved.name)
+    recipe.release = "r2"
+    message = failure(recipe.play(with_pip))
+    assert f"hash to {published}, and release r2 was published with 000000000000: they are not taken" in message
+    recipe.release = "r1"
+    built = recipe.play(with_pip)
+    assert built.returncode == 0, built.output
+    program = "import toy_engine.words as w; print(w.TWO, w.SEVEN)"
+    assert with_pip[1].run("run", "--rm", "--network", "none", NAME, "python3", "-c", program).stdout == "22 77\n"
+    # With a patch of one's own it is another image than the published one.
+    assert recipe.hash() != published
+    recipe.take("0002-seventh.patch")
+    assert recipe.hash() == published
 
 
 def test_a_source_that_cannot_be_fetched_is_named(recipe: Recipe, with_pip: list[Daemon]) -> None:

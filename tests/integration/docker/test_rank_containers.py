@@ -87,15 +87,19 @@ class Pair:
             "log_dir": f"{owner}/logs",
             "spec": document,
             "checkable": True,
+            "image_present": True,
             "container": _container.for_rank(document, owner, docker, spec_hash(document), check),
         }
 
     def play(self, *tasks: dict[str, Any], arguments: tuple[str, ...] = ()) -> Played:
         """Play tasks on both hosts; the first failure ends the run, as in site.yml."""
+        settings = {"stop_timeout": 2, "log_keep": 10, "container_name": "stand-in", "engine": "sparkpair"}
         hosts = {
             host: {
                 "__rank_specs": self.specs(host),
-                "__settings_resolved": {"settings": {"stop_timeout": 2, "log_keep": 10}},
+                "__settings_resolved": {"settings": {**settings, "docker_host": self.daemons[host].socket}},
+                "__preflight_probe": {"probe": {"state_dir": str(self.home / host), "ranks": []}},
+                "__preflight_report": {"ports": {"port": 0, "master_port": 0, "to_remember": False}},
             }
             for host in HOSTS
         }
@@ -145,15 +149,7 @@ def failure(played: Played, host: str = "head") -> str:
     return next(str(task[host]["msg"]) for task in played.results if task.get(host, {}).get("failed"))
 
 
-LOOK = {
-    "sparkpair.serving.rank_container_info": {
-        "name": "stand-in",
-        "owner": "{{ __rank_specs.container.owner }}",
-        "docker_host": "{{ __rank_specs.container.docker_host }}",
-    },
-    "register": "__rank_container",
-}
-STOP = (LOOK, role("stop_containers.yml"))
+STOP = (role("stop_pair.yml"),)
 
 
 def test_a_pair_of_containers_lives_by_its_contract(pair: Pair) -> None:

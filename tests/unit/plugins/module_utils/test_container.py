@@ -62,6 +62,7 @@ def test_the_document_of_a_spark_becomes_the_options_of_its_container() -> None:
         "shm_size": "16g",
         "network_mode": "host",
         "ipc_mode": "host",
+        "user": "",
     }
 
 

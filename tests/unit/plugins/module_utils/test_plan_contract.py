@@ -18,6 +18,8 @@ PROBE: dict[str, Any] = {
     "engine": {"version": "1", "code_digest": "c0de", "error": ""},
     "ranks": [],
     "api_key_file": {"path": "", "problem": ""},
+    "ids": {"uid": 1000, "gid": 1000},
+    "machine": {"docker": {"runtimes": ["nvidia", "runc"]}},
 }
 CHECKPOINT = {"path": "/models/x", "digest": "d1", "state": "complete"}
 PORTS = {"port": 8888, "master_port": 29551, "to_remember": False}
@@ -29,10 +31,8 @@ def documents(settings: dict[str, dict[str, Any]], **changes: Any) -> list[dict[
     link = _link.plain(plan, settings[next(iter(settings))]["host"])
     checkpoint = {**CHECKPOINT, **changes.get("checkpoint", {})}
     probe = {**PROBE, **changes.get("probe", {})}
-    return [
-        _contract.document(plan, host, _contract.Host(options, probe, checkpoint), link, PORTS)
-        for host, options in settings.items()
-    ]
+    known = {host: _contract.Host(options, probe, checkpoint, image="c0ffee") for host, options in settings.items()}
+    return list(_contract.documents(plan, known, link, PORTS).values())
 
 
 def value_of(argv: list[str], flag: str) -> str:
@@ -97,12 +97,15 @@ REACHES = {
     "engine": "roles/preflight/tasks/probe.yml",
     "runtime": "roles/rank/tasks/main.yml",
     "state_dir": "roles/preflight/tasks/probe.yml",
+    "docker_host": "roles/preflight/tasks/probe.yml",
+    "image": "plugins/module_utils/_image_wanted.py",
+    "container_name": "plugins/module_utils/_contract.py",
     "model": "roles/preflight/tasks/probe.yml",
     "miniature_seed": "roles/weights/tasks/main.yml",
     "port": "roles/preflight/tasks/probe.yml",
     "log_keep": "roles/rank/tasks/start.yml",
     "stop_timeout": "roles/rank/tasks/stop.yml",
-    "wait_timeout": "roles/rank/tasks/main.yml",
+    "wait_timeout": "roles/rank/tasks/live.yml",
     "parallel": "plugins/module_utils/_engine_sparkpair.py",
     "master_port": "plugins/module_utils/_plan.py",
     "tp": "plugins/module_utils/_rules.py",
@@ -135,6 +138,23 @@ def test_other_code_or_weights_are_another_contract(changes: dict[str, Any]) -> 
     settings = effective("a", "b")
     before, after = documents(settings), documents(settings, **changes)
     assert [spec_hash(rank) for rank in before] != [spec_hash(rank) for rank in after]
+
+
+def test_a_rank_of_this_engine_may_be_a_container_of_the_account_that_owns_the_files() -> None:
+    settings = effective("a", "b", runtime="container", image="engine:1", extra_env={"A": "b"})
+    keys = {"path": "/etc/keys", "problem": ""}
+    head, worker = documents(settings, probe={"api_key_file": keys})
+    assert (head["name"], head["image"], head["user"], head["gpus"]) == ("sparkpair", "engine:1", "1000:1000", "all")
+    assert head["argv"][:3] == ["sparkpair", "serve", "/models/x"]
+    assert [(mount["target"], mount["mode"]) for mount in head["mounts"]] == [
+        ("/models/x", "ro"),
+        ("/state/cache", "rw"),
+        ("/etc/keys", "ro"),
+    ]
+    assert (head["env"]["HOME"], head["env"]["A"]) == ("/state/cache", "b")
+    # The image's content decides, not its name.
+    assert worker["engine"] == {"version": "engine:1", "code_digest": "c0ffee"}
+    assert (worker["restart_policy"], worker["init"]) == ("no", False)
 
 
 def running(document: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def test_a_start_is_repeated_as_often_as_something_can_come_of_it(
 def test_a_refit_asks_for_the_named_window_and_leaves_the_wanted_contract_alone() -> None:
     document = plan()["ranks"][0]
     decision = log.after_failure(one(), log.Attempts(), {0: FITTING}, [0])
-    assert decision.window == 524288
+    assert decision.attempts.window == 524288
     assert log.amended(document, decision)["argv"] == [*document["argv"], "--context", "524288"]
     assert "524288" not in document["argv"]
 
