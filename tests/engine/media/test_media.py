@@ -14,11 +14,11 @@ from PIL import Image
 from sparkpair.media.canvas import Canvas, fit
 from sparkpair.media.clips import read_clip, sample
 from sparkpair.media.errors import MediaError
-from sparkpair.media.limits import MediaLimits
+from sparkpair.media.limits import FRAME_TOKENS, MediaLimits
 from sparkpair.media.patches import cut, normalise
 from sparkpair.media.pictures import read_picture
 
-from tests.engine.media.files import clip, encoded, picture
+from tests.engine.media.files import clip, encoded, picture, turned
 
 LIMITS = MediaLimits()
 
@@ -254,3 +254,31 @@ def test_a_clip_longer_than_allowed_is_refused() -> None:
 def test_frames_larger_than_allowed_are_refused() -> None:
     with pytest.raises(MediaError, match="frames have 64 x 48 pixels; at most 8192 a side and 1000 in all"):
         read_clip(CLIP, dataclasses.replace(LIMITS, picture_pixels=1000))
+
+
+@pytest.mark.parametrize(("degrees", "corner"), [(90, "top right"), (180, "bottom right"), (270, "bottom left")])
+def test_a_clip_is_shown_upright_as_its_track_says(degrees: int, corner: str) -> None:
+    # The upper left quarter of the stored frames is bright.
+    pixels = numpy.zeros((112, 224, 3), dtype=numpy.uint8)
+    pixels[:56, :112] = 255
+    frames = read_clip(turned(clip(4, 2, 224, 112, pixels=pixels), degrees), LIMITS)
+    _, rows, columns = frames.grid
+    assert (rows > columns) is (degrees != 180)
+    values = frames.patches.reshape(2, rows // 2, columns // 2, 2, 2, 3, 2, 14, 14)[0]
+    bright = values.astype(float).mean(axis=(2, 3, 4, 5, 6, 7)) > 128
+    down, across = (
+        int(places.mean() > half / 2 - 0.5) for places, half in zip(bright.nonzero(), bright.shape, strict=True)
+    )
+    assert f"{('top', 'bottom')[down]} {('left', 'right')[across]}" == corner
+
+
+def test_a_grey_picture_of_16_bits_keeps_its_brightness() -> None:
+    half = Image.fromarray(numpy.full((56, 56), 32768, dtype=numpy.uint16))
+    patches, _ = read_picture(encoded(half), LIMITS)
+    assert abs(int(patches[0, 0]) - 128) <= 1
+
+
+def test_a_pair_of_frames_is_never_larger_than_one_pass_of_the_tower() -> None:
+    limits = dataclasses.replace(LIMITS, clip_tokens=40_000)
+    found = read_clip(clip(2, 1, 2048, 2048), limits)
+    assert FRAME_TOKENS * 0.9 < found.grid[1] * found.grid[2] // 4 <= FRAME_TOKENS

@@ -10,10 +10,11 @@ from typing import Any
 
 import av
 import numpy
+from PIL import Image
 
 from sparkpair.media.canvas import TOKEN_FRAMES
 from sparkpair.media.errors import MediaError
-from sparkpair.media.limits import MediaLimits
+from sparkpair.media.limits import FRAME_TOKENS, MediaLimits
 from sparkpair.media.patches import Grid, Pixels, cut
 from sparkpair.media.pictures import fit_frame
 
@@ -22,6 +23,9 @@ _READERS = ("mov", "matroska")
 
 FRAMES_PER_SECOND = 2
 UNKNOWN_RATE = 24.0
+
+# By how many degrees a frame has to be turned, counted against the clock.
+_TURNS = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,10 +71,9 @@ def read_clip(data: bytes, limits: MediaLimits) -> Clip:
         if duration > limits.clip_seconds:
             raise MediaError(f"the clip lasts {duration:.0f} s; at most {limits.clip_seconds} s are allowed")
         chosen = sample(total, rate, duration, limits.clip_frames)
-        frames = _decode(data, chosen, limits)
+        patches, grid = _decode(data, chosen, limits)
     except (av.error.FFmpegError, ValueError) as error:
         raise MediaError(f"the clip is damaged or not an MP4, MOV, WebM or MKV file: {error}") from None
-    patches, grid = cut(frames)
     return Clip(patches, grid, tuple(index / rate for index in chosen[::TOKEN_FRAMES]))
 
 
@@ -96,21 +99,66 @@ def _measure(data: bytes) -> tuple[int, float, float]:
     return total, rate, total / rate
 
 
-def _decode(data: bytes, chosen: list[int], limits: MediaLimits) -> list[Pixels]:
-    wanted = set(chosen)
-    found: dict[int, Pixels] = {}
+def _decode(data: bytes, chosen: list[int], limits: MediaLimits) -> tuple[Pixels, Grid]:
+    """Patches and grid of the chosen frames, cut pair by pair as they come."""
+    budget = min(limits.clip_tokens, FRAME_TOKENS * len(chosen) // TOKEN_FRAMES)
+    cutter = _Cutter(len(chosen))
     with _open(data) as container:
         container.streams.video[0].thread_type = "NONE"
         for index, frame in enumerate(container.decode(container.streams.video[0])):
             limits.check_size("the clip's frames have", frame.width, frame.height)
-            if index in wanted:
-                found[index] = fit_frame(frame.to_image(), len(chosen), limits.clip_tokens)
-            if index >= chosen[-1]:
+            if index == chosen[cutter.count]:
+                canvas = fit_frame(_upright(frame), len(chosen), budget)
+                while cutter.count < len(chosen) and chosen[cutter.count] == index:
+                    cutter.add(canvas)
+            if cutter.count == len(chosen):
                 break
-    if not found:
-        raise MediaError("no frame of the clip can be decoded")
-    # A track that ends early stands still at its last frame.
-    last = found[max(found)]
-    if any(frame.shape != last.shape for frame in found.values()):
-        raise MediaError("the clip's frames change their size")
-    return [found.get(index, last) for index in chosen]
+    return cutter.finish()
+
+
+def _upright(frame: Any) -> Image.Image:
+    """A frame as its display matrix says that it is to be shown; only quarter turns are known."""
+    picture: Image.Image = frame.to_image()
+    turn = _TURNS.get(round(frame.rotation) % 360)
+    return picture if turn is None else picture.transpose(turn)
+
+
+class _Cutter:
+    """Takes canvases one by one; never holds more of them than a pair beside the patches."""
+
+    def __init__(self, expected: int) -> None:
+        self.count = 0
+        self._pairs = expected // TOKEN_FRAMES
+        self._first: Pixels | None = None
+        self._last: Pixels | None = None
+        self._patches: Pixels | None = None
+        self._grid: Grid = (0, 0, 0)
+
+    def add(self, canvas: Pixels) -> None:
+        """The next canvas. Raises MediaError when it has another size than those before."""
+        if self._last is not None and canvas.shape != self._last.shape:
+            raise MediaError("the clip's frames change their size")
+        self._last = canvas
+        if self._first is None:
+            self._first = canvas
+        else:
+            self._cut([self._first, canvas])
+            self._first = None
+        self.count += 1
+
+    def _cut(self, pair: list[Pixels]) -> None:
+        patches, (_, height, width) = cut(pair)
+        if self._patches is None:
+            self._grid = (self._pairs, height, width)
+            self._patches = numpy.empty((self._pairs * len(patches), patches.shape[1]), dtype=numpy.uint8)
+        start = self.count // TOKEN_FRAMES * len(patches)
+        self._patches[start : start + len(patches)] = patches
+
+    def finish(self) -> tuple[Pixels, Grid]:
+        """All patches. A track that ends early stands still at its last frame."""
+        if self._last is None:
+            raise MediaError("no frame of the clip can be decoded")
+        while self.count < self._pairs * TOKEN_FRAMES:
+            self.add(self._last)
+        assert self._patches is not None
+        return self._patches, self._grid

@@ -40,11 +40,15 @@ def read_picture(data: bytes, limits: MediaLimits) -> tuple[Pixels, Grid]:
 
 def _on_white(picture: Image.Image) -> Image.Image:
     """RGB, with white where the picture is transparent."""
+    if picture.mode.startswith("I"):
+        # Grey of 16 bits, which a plain conversion would clip to white.
+        picture = Image.fromarray((numpy.asarray(picture) >> 8).astype(numpy.uint8))
     if not picture.has_transparency_data:
         return picture.convert("RGB")
     shown = picture.convert("RGBA")
-    sheet = Image.new("RGBA", shown.size, "white")
-    return Image.alpha_composite(sheet, shown).convert("RGB")
+    sheet = Image.new("RGB", shown.size, "white")
+    sheet.paste(shown, mask=shown)
+    return sheet
 
 
 def fit_frame(picture: Image.Image, frames: int, max_tokens: int) -> Pixels:
