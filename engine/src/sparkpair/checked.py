@@ -15,16 +15,21 @@ from sparkpair.drafting.source import DFlash2Source, DrafterSource, MtpSource
 from sparkpair.errors import UserError
 from sparkpair.http_side import api_options
 from sparkpair.model.config import TextConfig, load_text_config
+from sparkpair.model.tower_source import TowerSource, find_tower
 from sparkpair.settings import ServeSettings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckedModel:
-    """A model and, where one is asked for, a drafter that fit the settings; nothing is loaded yet."""
+    """A model and, where one is asked for, a drafter that fit the settings; nothing is loaded yet.
+
+    `tower` is what looks at pictures, on rank 0 alone.
+    """
 
     config: TextConfig
     checkpoint: Checkpoint
     drafter: DrafterSource | None
+    tower: TowerSource | None
 
 
 def check_model(settings: ServeSettings) -> CheckedModel:
@@ -36,7 +41,8 @@ def check_model(settings: ServeSettings) -> CheckedModel:
     check_world(config, settings.tp)
     if settings.context > config.max_position_embeddings:
         raise UserError(f"--context {settings.context}: the model's window is {config.max_position_embeddings} tokens")
-    return CheckedModel(config, checkpoint, _open_drafter(settings, config, checkpoint))
+    tower = find_tower(checkpoint, config) if settings.rank == 0 and settings.http.vision else None
+    return CheckedModel(config, checkpoint, _open_drafter(settings, config, checkpoint), tower)
 
 
 def _open_drafter(settings: ServeSettings, config: TextConfig, checkpoint: Checkpoint) -> DrafterSource | None:
@@ -55,7 +61,7 @@ def _open_drafter(settings: ServeSettings, config: TextConfig, checkpoint: Check
 
 def check_served(settings: ServeSettings) -> None:
     """The same, and on rank 0 the text files and the keys too. Raises UserError."""
-    check_model(settings)
+    checked = check_model(settings)
     if settings.rank == 0:
         CheckpointText.load(settings.model)
-        api_options(settings)
+        api_options(settings, vision=checked.tower is not None)

@@ -13,8 +13,8 @@ from sparkpair.api.options import ApiOptions
 from sparkpair.settings import ServeSettings
 
 
-def api_options(settings: ServeSettings) -> ApiOptions:
-    """The options of the API. Raises UserError when the keys are unusable."""
+def api_options(settings: ServeSettings, *, vision: bool) -> ApiOptions:
+    """The options of the API; `vision`: pictures can be looked at. Raises UserError when the keys are unusable."""
     http = settings.http
     return ApiOptions(
         model_dir=settings.model,
@@ -28,6 +28,9 @@ def api_options(settings: ServeSettings) -> ApiOptions:
         open_metrics=http.open_metrics,
         page=http.page,
         stream_smooth_s=http.stream_smooth_ms / 1000,
+        vision=vision,
+        vision_urls=http.vision_urls,
+        media=http.media,
     )
 
 

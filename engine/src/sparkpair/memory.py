@@ -42,6 +42,15 @@ class DrafterNeed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TowerNeed:
+    """Bytes of rank 0 for pictures: the tower's weights as stored and as held, and what encoding and waiting take."""
+
+    stored: int = 0
+    held: int = 0
+    workspace: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes of one rank: `fixed` whatever the window is, `per_token` for every token of every request's window.
 
@@ -96,12 +105,14 @@ def plan_memory(
     cache_bytes: int,
     forms: WeightForms | None = None,
     drafter: DrafterNeed | None = None,
+    tower: TowerNeed | None = None,
 ) -> MemoryPlan:
     """What rank `rank` of `world` needs, and its budget: `available` bytes less the reserve."""
     layout = Layout(world, rank, dtype, forms or WeightForms())
     loaded = rank_bytes(checkpoint, config, layout, lambda name: is_backbone(config, name))
     drafts = drafter or DrafterNeed()
-    held = loaded.held + drafts.held
+    pictures = tower or TowerNeed()
+    held = loaded.held + drafts.held + pictures.held
     kda = share(config.linear_heads, world, rank)
     kda_heads = kda.stop - kda.start
     memory = kda_heads * config.linear_head_dim**2 * 4
@@ -112,11 +123,11 @@ def plan_memory(
         config.experts_per_token * config.hidden_size,
         config.intermediate_size,
     )
-    workspace = chunk_rows * widest * 4 * LIVE_COPIES + chunk_rows * config.vocab_size * 4
+    workspace = chunk_rows * widest * 4 * LIVE_COPIES + chunk_rows * config.vocab_size * 4 + pictures.workspace
     per_stream = config.kda_layers * (memory + tail) + drafts.per_stream
     row = config.kv_lora_rank + config.index_head_dim / config.index_kpool
     return MemoryPlan(
-        stored_weights=loaded.stored + drafts.stored,
+        stored_weights=loaded.stored + drafts.stored + pictures.stored,
         weights=held,
         fixed=PROCESS_BYTES + held + workspace + parallel * per_stream + cache_bytes,
         per_token=int(config.dsa_layers * row * dtype.itemsize) + 1 + drafts.per_token,

@@ -44,6 +44,8 @@ from sparkpair.identity import code_digest
 from sparkpair.memory import GIB, MemoryPlan, estimate_line, mem_available, plan_memory, settle_window
 from sparkpair.model.config import TextConfig
 from sparkpair.model.glm5_next import Glm5NextRank
+from sparkpair.model.media_encoder import MediaEncoder
+from sparkpair.model.tower_source import TowerSource
 from sparkpair.settings import ServeSettings
 
 # Arithmetic is fp32: the reference path, on which every number of ranks gives the same greedy tokens.
@@ -67,6 +69,7 @@ class Loadable:
     checkpoint: Checkpoint
     config: TextConfig
     drafter: DrafterSource | None
+    tower: TowerSource | None
     plan: MemoryPlan
     window: int
 
@@ -90,6 +93,7 @@ def prepare(settings: ServeSettings) -> Loadable:
         reserve_gib=available / 10 / GIB if reserve is None else reserve,
         forms=settings.forms,
         drafter=drafter.need(Layout(settings.tp, settings.rank, DTYPE, settings.forms)) if drafter else None,
+        tower=checked.tower.need(DTYPE) if checked.tower else None,
     )
     try:
         window = settle_window(plan, settings.context, config.max_position_embeddings)
@@ -98,7 +102,7 @@ def prepare(settings: ServeSettings) -> Loadable:
         say(f"largest fitting prompt-plus-reply window: {plan.largest_window(config.max_position_embeddings)} tokens")
         raise
     say(estimate_line(plan, window))
-    return Loadable(checkpoint, config, drafter, plan, window)
+    return Loadable(checkpoint, config, drafter, checked.tower, plan, window)
 
 
 def facts_to_compare(settings: ServeSettings, loadable: Loadable) -> dict[str, str]:
@@ -116,8 +120,13 @@ def facts_to_compare(settings: ServeSettings, loadable: Loadable) -> dict[str, s
     }
 
 
-def load(loadable: Loadable, settings: ServeSettings, group: Group, check: Callable[[], None]) -> StepRunner:
-    """Load this rank's weights; it is then ready to execute steps. `check` runs after every tensor and may raise."""
+def load(
+    loadable: Loadable, settings: ServeSettings, group: Group, check: Callable[[], None]
+) -> tuple[StepRunner, MediaEncoder | None]:
+    """Load this rank's weights; it is then ready to execute steps, and rank 0 to look at pictures.
+
+    `check` runs after every tensor and may raise.
+    """
     stored = loadable.plan.stored_weights
     whole = sum(entry.nbytes for entry in loadable.checkpoint.entries.values())
     say(f"loading weights: {stored / MIB:.1f} MiB of {whole / MIB:.1f} MiB on this rank")
@@ -132,7 +141,8 @@ def load(loadable: Loadable, settings: ServeSettings, group: Group, check: Calla
         progress=lambda _: check(),
     )
     model = Glm5NextRank(loadable.config, weights, group)
-    return StepRunner(model, loadable.drafter.load(model, weights) if loadable.drafter else None)
+    drafter = loadable.drafter.load(model, weights) if loadable.drafter else None
+    return StepRunner(model, drafter), loadable.tower.load(weights) if loadable.tower else None
 
 
 class Signals:
@@ -172,7 +182,7 @@ def serve(settings: ServeSettings) -> int:
 def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started: float) -> int:
     # What only serving needs is tried before the long work. The port is taken and given back, so that clients that come
     # before this rank can answer are refused and not left waiting.
-    options = api_options(settings)
+    options = api_options(settings, vision=loadable.tower is not None)
     sockets = bind(settings.host, settings.port)
     for warning in warnings(settings, options.keys, sockets):
         print(warning, file=sys.stderr, flush=True)
@@ -184,12 +194,12 @@ def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started
     window = loadable.window
     if settings.tp > 1:
         leader, group, window = _gather(settings, loadable)
-    runner = load(loadable, settings, group, leader.check if leader else lambda: None)
+    runner, encoder = load(loadable, settings, group, leader.check if leader else lambda: None)
     say(f"rank 0 ready in {time.monotonic() - started:.1f} s")
     try:
         if leader is not None:
             leader.wait_ready()
-        return asyncio.run(_serve_requests(settings, options, loadable.plan, runner, leader, window, signals))
+        return asyncio.run(_serve_requests(settings, options, loadable.plan, runner, encoder, leader, window, signals))
     except Exception as error:
         if leader is not None:
             leader.close({"failed": str(error) if isinstance(error, PeerLost) else f"rank 0 failed: {error}"})
@@ -225,6 +235,7 @@ async def _serve_requests(
     options: ApiOptions,
     plan: MemoryPlan,
     runner: StepRunner,
+    encoder: MediaEncoder | None,
     leader: Leader | None,
     window: int,
     signals: Signals,
@@ -257,6 +268,7 @@ async def _serve_requests(
         DraftOrders(policy) if policy else None,
         world=settings.tp,
         on_death=on_death,
+        encoder=encoder,
     )
     engine.start()
     if leader is not None:
@@ -335,7 +347,7 @@ def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, start
             timeout_s=settings.peer_timeout,
             device=torch.device(settings.device),
         )
-        runner = load(loadable, settings, group, lambda: None)
+        runner, _ = load(loadable, settings, group, lambda: None)
         seconds = time.monotonic() - started
         say(f"rank {settings.rank} ready in {seconds:.1f} s")
         link.ready(seconds)

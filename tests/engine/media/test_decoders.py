@@ -140,6 +140,7 @@ def test_a_process_that_dies_is_replaced() -> None:
         decoders._idle.put(process)
         assert decoders.prepare("picture", GOOD, LIMITS).grid == (1, 8, 8)
         dying = DecoderProcess()
+        dying.start()
         os.kill(dying.pid, 9)
         # One that still seems to live when it is taken.
         dying._process.poll = lambda: None  # type: ignore[method-assign]
@@ -154,6 +155,7 @@ def test_a_process_that_dies_is_replaced() -> None:
 def test_a_process_ends_with_the_server_however_that_ends() -> None:
     program = (
         "import os, sys; from sparkpair.media.decoders import DecoderProcess; made = DecoderProcess();"
+        "made.start();"
         "made.ask({'kind': 'picture', 'url': False, 'size': 1, 'limits': {}}, b'x', 1e6);"
         "print(made.pid, flush=True); os.kill(os.getpid(), 9)"
     )

@@ -9,8 +9,30 @@ import pathlib
 from urllib.parse import urlsplit
 
 from sparkpair.errors import UserError
+from sparkpair.media.limits import FRAME_TOKENS, MOST_TOGETHER, MediaLimits
 
 LONGEST_SMOOTH_MS = 5000
+
+MEDIA_FLAGS = {
+    "--max-images": ("pictures", 0, 256),
+    "--image-tokens": ("picture_tokens", 16, FRAME_TOKENS),
+    "--request-image-tokens": ("picture_tokens_together", 16, MOST_TOGETHER),
+    "--max-videos": ("clips", 0, 16),
+    "--video-tokens": ("clip_tokens", 64, MOST_TOGETHER),
+    "--request-video-tokens": ("clip_tokens_together", 64, MOST_TOGETHER),
+    "--video-frames": ("clip_frames", 2, 2048),
+}
+"""Arguments that set a limit of MediaLimits: its name there, the least and the most."""
+
+MEDIA_HELP = {
+    "pictures": "pictures of a request at most",
+    "picture_tokens": "prompt tokens of a picture at most",
+    "picture_tokens_together": "prompt tokens that the pictures of a request share",
+    "clips": "clips of a request at most",
+    "clip_tokens": "prompt tokens of a clip at most",
+    "clip_tokens_together": "prompt tokens that the clips of a request share",
+    "clip_frames": "frames of a clip at most",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +46,9 @@ class HttpSettings:
     open_metrics: bool = False
     stream_smooth_ms: int = 0
     page: bool = True
+    vision: bool = True
+    vision_urls: bool = False
+    media: MediaLimits = dataclasses.field(default_factory=MediaLimits)
 
     def check(self) -> None:
         """Raise UserError naming the flag that is wrong, its value and what is allowed."""
@@ -35,6 +60,11 @@ class HttpSettings:
             raise UserError(f"--max-queued {self.max_queued}: at least 0")
         if not 0 <= self.stream_smooth_ms <= LONGEST_SMOOTH_MS:
             raise UserError(f"--stream-smooth-ms {self.stream_smooth_ms}: between 0 and {LONGEST_SMOOTH_MS}")
+        if self.vision_urls and not self.vision:
+            raise UserError("--vision-urls needs vision, which --no-vision turns off")
+        for flag, (name, least, most) in MEDIA_FLAGS.items():
+            if not least <= (found := getattr(self.media, name)) <= most:
+                raise UserError(f"{flag} {found}: between {least} and {most}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,10 +108,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     http.add_argument(
         "--page", action=argparse.BooleanOptionalAction, default=True, help="the operator's page at / (default: on)"
     )
+    http.add_argument(
+        "--vision",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="look at pictures and clips where the checkpoint has a vision tower (default: on)",
+    )
+    http.add_argument(
+        "--vision-urls", action="store_true", help="fetch pictures and clips from public https URLs too (default: off)"
+    )
+    for flag, (name, _, _) in MEDIA_FLAGS.items():
+        default = getattr(MediaLimits(), name)
+        http.add_argument(flag, type=int, default=default, metavar="N", help=f"{MEDIA_HELP[name]} (default: {default})")
 
 
 def http_settings(options: argparse.Namespace) -> HttpSettings:
     """The parsed arguments. Raises UserError."""
+    named = MEDIA_FLAGS.items()
     settings = HttpSettings(
         cors_origins=tuple(options.cors_origin),
         max_queued=options.max_queued,
@@ -90,6 +133,9 @@ def http_settings(options: argparse.Namespace) -> HttpSettings:
         open_metrics=options.open_metrics,
         stream_smooth_ms=options.stream_smooth_ms,
         page=options.page,
+        vision=options.vision,
+        vision_urls=options.vision_urls,
+        media=MediaLimits(**{name: getattr(options, flag[2:].replace("-", "_")) for flag, (name, _, _) in named}),
     )
     settings.check()
     return settings

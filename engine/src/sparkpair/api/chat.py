@@ -107,4 +107,4 @@ async def create_chat_completion(request: Request) -> Response:
     for name in fields.unknown():
         if name not in HARMLESS:
             serving.notices.ignored("chat/completions", name)
-    return GenerationResponse(serving, await serving.chat_work(params), ChatDialect(params))
+    return GenerationResponse(serving, await serving.chat_work(params, request.receive), ChatDialect(params))

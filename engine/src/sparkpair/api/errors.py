@@ -131,6 +131,12 @@ def too_many_bodies() -> ApiError:
     return ApiError(429, message, type=RATE_LIMIT, code="rate_limit_exceeded", headers=RETRY_AFTER)
 
 
+def too_many_media() -> ApiError:
+    """429: as many bytes of pictures are held as may be."""
+    message = "the server holds as many pictures and clips as it may; try again later"
+    return ApiError(429, message, type=RATE_LIMIT, code="rate_limit_exceeded", headers=RETRY_AFTER)
+
+
 def queue_full(running: int, waiting: int) -> ApiError:
     """429: as many requests run and wait as may."""
     message = f"the server is busy: {running} requests run and {waiting} may wait; try again later"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkpair.api.errors import invalid
+from sparkpair.chat.media import PlacedPart
 
 ROLES = ("user", "assistant", "system")
 BILLING = "x-anthropic-billing-header:"
@@ -111,7 +112,7 @@ def _part(block: Mapping[str, Any], where: str) -> dict[str, Any]:
         url = _string(source, "url", where)
     else:
         raise invalid(f"{where}.source: expected type base64 or url", "messages")
-    return {"type": "image_url", "image_url": {"url": url}}
+    return PlacedPart({"type": "image_url", "image_url": {"url": url}}, where)
 
 
 def _text(block: Any, where: str) -> str:

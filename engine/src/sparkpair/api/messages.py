@@ -24,7 +24,7 @@ async def create_message(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     try:
         params = await _params(request, counting=False)
-        work = await serving.chat_work(params)
+        work = await serving.chat_work(params, request.receive)
     except ApiError as error:
         raise error.renamed(CHAT_NAMES) from None
     dialect = MessagesDialect(
@@ -42,10 +42,10 @@ async def count_tokens(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     try:
         params = await _params(request, counting=True)
-        ids, _ = await serving.chat_ids(params)
+        prompt = await serving.chat_prompt(params)
     except ApiError as error:
         raise error.renamed(CHAT_NAMES) from None
-    return JSONResponse({"input_tokens": len(ids)})
+    return JSONResponse({"input_tokens": len(prompt.ids)})
 
 
 async def _params(request: Request, *, counting: bool) -> ChatParams:

@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from sparkpair.api.keys import KeyRing
+from sparkpair.media.limits import MediaLimits
 
 MIB = 2**20
 
@@ -28,6 +29,8 @@ class ApiOptions:
     A client has `head_timeout_s` to send a request's headers, must send `body_rate` bytes of its body in every
     `body_timeout_s`, and is gone when it takes nothing of a reply for `reader_timeout_s`.
     `page` serves the operator's page at `/`.
+    `vision`: the engine can look at pictures and clips, within the limits of `media`; with `vision_urls` also at those
+    behind https URLs, which are then fetched.
     With `keys`, every route but health needs one; `open_metrics` lifts that for the metrics.
     """
 
@@ -50,3 +53,6 @@ class ApiOptions:
     reader_timeout_s: float = 60.0
     stream_smooth_s: float = 0.0
     page: bool = True
+    vision: bool = False
+    vision_urls: bool = False
+    media: MediaLimits = dataclasses.field(default_factory=MediaLimits)

@@ -100,7 +100,7 @@ def chat_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText)
         if fields.get(name) is not None:
             raise unsupported(name)
     try:
-        messages = normalise_messages(fields.get("messages"))
+        messages = normalise_messages(fields.get("messages"), vision=options.vision)
     except BadMessages as error:
         raise invalid(
             f"messages: {error}" if not str(error).startswith("messages") else str(error), "messages"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkpair.api.errors import ApiError, invalid
+from sparkpair.chat.media import PlacedPart
 
 ROLES = ("user", "assistant", "system", "developer")
 TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -107,7 +108,9 @@ def _part(part: Any, where: str) -> dict[str, Any]:
         return {"type": "text", "text": _string(part, "refusal", where)}
     if kind == "input_image" and isinstance(part.get("image_url"), str):
         detail = {} if part.get("detail") is None else {"detail": part["detail"]}
-        return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
+        return PlacedPart({"type": "image_url", "image_url": {"url": part["image_url"], **detail}}, where)
+    if kind == "input_video" and isinstance(part.get("video_url"), str):
+        return PlacedPart({"type": "video_url", "video_url": {"url": part["video_url"]}}, where)
     raise _unknown_part(where)
 
 
@@ -119,4 +122,7 @@ def _string(values: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def _unknown_part(where: str) -> ApiError:
-    return invalid(f"{where}: expected a part of type input_text, output_text, refusal or input_image (a URL)", "input")
+    return invalid(
+        f"{where}: expected a part of type input_text, output_text, refusal, input_image or input_video (a URL)",
+        "input",
+    )

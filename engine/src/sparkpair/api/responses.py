@@ -35,7 +35,7 @@ async def create_response(request: Request) -> Response:
         params = chat_params(
             Fields(chat_body(fields, earlier, own, serving.notices)), serving.options, serving.checkpoint
         )
-        work = await serving.chat_work(params)
+        work = await serving.chat_work(params, request.receive)
     except ApiError as error:
         raise error.renamed(CHAT_NAMES) from None
     for name in fields.unknown():

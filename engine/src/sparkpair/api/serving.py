@@ -14,9 +14,14 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Iterator
 
+from starlette.types import Receive
+
 from sparkpair.api.body import BodyRoom
-from sparkpair.api.errors import context_exceeded, invalid, queue_full, unavailable
+from sparkpair.api.disconnect import watching
+from sparkpair.api.errors import ClientGone, context_exceeded, invalid, queue_full, unavailable
+from sparkpair.api.fetch import Fetcher
 from sparkpair.api.generation import Generation, ReplyEnd
+from sparkpair.api.media import MediaDesk
 from sparkpair.api.metrics import Metrics
 from sparkpair.api.notices import Notices
 from sparkpair.api.options import ApiOptions
@@ -26,6 +31,7 @@ from sparkpair.api.response_store import ResponseStore
 from sparkpair.chat.call_block import CLOSE
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.chat.decoder import ReplyDecoder
+from sparkpair.chat.media import MediaNames, MediaRef, media_of
 from sparkpair.chat.memory import ReasoningMemory
 from sparkpair.chat.messages import text_length
 from sparkpair.chat.pieces import Piece
@@ -33,10 +39,20 @@ from sparkpair.chat.reasoning import THINK_CLOSE
 from sparkpair.chat.steering import Route
 from sparkpair.chat.template import TemplateError
 from sparkpair.chat.tool_calls import CallParser
-from sparkpair.request import Engine, EngineError, GenerationRequest, Reply
+from sparkpair.media.prepared import Prepared
+from sparkpair.request import Engine, EngineError, GenerationRequest, MediaPart, Reply
 
 OFF_LOOP_CHARACTERS = 32 * 1024
 """Prompts from this size on are rendered and encoded in a thread, so that streams go on meanwhile."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation as ids. `inside_thinking`: the reply begins inside the think block."""
+
+    ids: tuple[int, ...]
+    inside_thinking: bool
+    media: tuple[MediaPart, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,22 +75,25 @@ class Serving:
         self.body_room = BodyRoom()
         self.memory = ReasoningMemory()
         self.responses = ResponseStore()
+        self.media = MediaDesk(options.media, Fetcher() if options.vision_urls else None)
         self.started = int(time.time())
         self.metrics = Metrics(engine, lambda: sum(generation.tokens_so_far for generation in self._running))
         self._running: set[Generation] = set()
         self._stopping = False
         self._smooths = options.stream_smooth_s > 0
 
-    async def chat_work(self, params: ChatParams) -> Work:
-        """Render a conversation and check that it fits. Raises ApiError."""
-        ids, inside_thinking = await self.chat_ids(params)
+    async def chat_work(self, params: ChatParams, receive: Receive) -> Work:
+        """Render a conversation and check that it fits. Raises ApiError; ClientGone when the client leaves `receive`
+        while its pictures are being prepared.
+        """
+        prompt = await self.chat_prompt(params, receive=receive)
         functions = params.functions
         calls = CallParser(functions.functions, parallel=functions.parallel) if functions.functions else None
-        work = self._work(params, ids, "messages", split_thinking=True, inside_thinking=inside_thinking, calls=calls)
-        route = self._route(params, work.request, inside_thinking)
-        if route.free:
-            return work
-        return dataclasses.replace(work, request=dataclasses.replace(work.request, constraint=route))
+        inside = prompt.inside_thinking
+        work = self._work(params, prompt.ids, "messages", split_thinking=True, inside_thinking=inside, calls=calls)
+        route = self._route(params, work.request, inside)
+        request = dataclasses.replace(work.request, media=prompt.media, constraint=None if route.free else route)
+        return dataclasses.replace(work, request=request)
 
     async def completion_work(self, params: CompletionParams) -> Work:
         """Encode a prompt and check that it fits. Raises ApiError."""
@@ -82,12 +101,33 @@ class Serving:
         ids = prompt if isinstance(prompt, tuple) else await self.text_ids(prompt, params.markers)
         return self._work(params, ids, "prompt", split_thinking=False, inside_thinking=False)
 
-    async def chat_ids(self, params: ChatParams, *, add_generation_prompt: bool = True) -> tuple[tuple[int, ...], bool]:
-        """The ids of a conversation, and whether the reply begins inside the think block. Raises ApiError."""
+    async def chat_prompt(
+        self, params: ChatParams, *, add_generation_prompt: bool = True, receive: Receive | None = None
+    ) -> ChatPrompt:
+        """The prompt of a conversation. Raises ApiError, or ClientGone as `chat_work` does."""
         params = dataclasses.replace(params, messages=self.memory.restore(params.messages))
+        refs = list(media_of(params.messages))
+        media = await self._prepared(refs, receive) if refs else []
         if text_length(params.messages) < OFF_LOOP_CHARACTERS:
-            return self._chat_prompt(params, add_generation_prompt)
-        return await asyncio.to_thread(self._chat_prompt, params, add_generation_prompt)
+            return self._chat_prompt(params, media, add_generation_prompt)
+        return await asyncio.to_thread(self._chat_prompt, params, media, add_generation_prompt)
+
+    async def _prepared(self, refs: list[MediaRef], receive: Receive | None) -> list[Prepared]:
+        """What the pictures and clips become, for as long as the client waits."""
+        preparing = asyncio.create_task(self.media.prepare(refs))
+        gone = False
+
+        def leave() -> None:
+            nonlocal gone
+            gone = preparing.cancel()
+
+        async with watching(receive, leave) if receive is not None else contextlib.nullcontext():
+            try:
+                return await preparing
+            except asyncio.CancelledError:
+                if gone:
+                    raise ClientGone from None
+                raise
 
     async def text_ids(self, text: str, markers: bool) -> tuple[int, ...]:
         """The ids of a text; with `markers`, markers that it spells become ids."""
@@ -145,11 +185,13 @@ class Serving:
         self._stopping = True
         for generation in list(self._running):
             generation.shut_down()
+        self.media.close()
 
-    def _chat_prompt(self, params: ChatParams, add_generation_prompt: bool) -> tuple[tuple[int, ...], bool]:
+    def _chat_prompt(self, params: ChatParams, media: list[Prepared], add_generation_prompt: bool) -> ChatPrompt:
+        names = MediaNames()
         try:
             prompt = self.checkpoint.template.render(
-                params.messages,
+                names.named(params.messages),
                 tools=params.functions.definitions,
                 thinking=params.thinking,
                 effort=params.effort,
@@ -159,7 +201,17 @@ class Serving:
             )
         except TemplateError as error:
             raise invalid(f"messages: the chat template refuses them: {error}", "messages") from error
-        return tuple(self.checkpoint.tokenizer.encode_segments(prompt.segments)), prompt.inside_thinking
+        if not media:
+            return ChatPrompt(tuple(self.checkpoint.tokenizer.encode_segments(prompt.segments)), prompt.inside_thinking)
+        try:
+            places = names.place(prompt.segments, media, self.checkpoint.tokenizer)
+        except LookupError as error:
+            raise invalid(f"messages: {error}", "messages") from None
+        parts = [
+            MediaPart(positions, media[number].patches, media[number].grid, media[number].digest)
+            for number, positions in places.media
+        ]
+        return ChatPrompt(tuple(places.ids), prompt.inside_thinking, tuple(parts))
 
     def _text_prompt(self, text: str, markers: bool) -> tuple[int, ...]:
         tokenizer = self.checkpoint.tokenizer

@@ -58,8 +58,7 @@ async def ids_of(fields: Fields, serving: Serving) -> tuple[int, ...]:
     if prompt is not None:
         raise invalid("prompt: expected only one of prompt and messages", "prompt")
     params = chat_params(fields, serving.options, serving.checkpoint)
-    ids, _ = await serving.chat_ids(params, add_generation_prompt=add_generation_prompt)
-    return ids
+    return (await serving.chat_prompt(params, add_generation_prompt=add_generation_prompt)).ids
 
 
 @router.post("/detokenize")

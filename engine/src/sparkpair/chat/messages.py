@@ -2,7 +2,8 @@
 """A client's message list, checked and brought into the one form that templates are given.
 
 Out come new dictionaries: `role`, `content` as text, and where they apply `reasoning_content`, `tool_calls`
-(arguments as objects) and `tool_call_id`. The caller's data is never changed.
+(arguments as objects) and `tool_call_id`. The caller's data is never changed. Only where a user or a function shows a
+picture or a clip, `content` is a list of parts, each a text or what `media` names.
 
 History is taken as it comes. A past call whose arguments are not a JSON object is left out together with
 its result, because a client that replays its history could otherwise never go on. Results are matched to calls
@@ -16,40 +17,50 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparkpair.chat.media import KINDS, BadPart, media_ref
 from sparkpair.chat.reasoning import THINK_CLOSE, THINK_OPEN
 
 logger = logging.getLogger(__name__)
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MEDIA_PARTS = frozenset({"image_url", "video_url", "input_image", "image", "video", "input_audio", "audio_url", "file"})
+UNKNOWN_PARTS = frozenset({"input_image", "image", "video", "input_audio", "audio_url", "file"})
+MEDIA_ROLES = ("user", "tool")
 
 
 class BadMessages(ValueError):
     """The message list is malformed or asks for what the engine does not have; the text names the place."""
 
 
-def normalise_messages(messages: Any) -> list[dict[str, Any]]:
-    """Check a request's `messages` and return them for the template. Raises BadMessages."""
+def normalise_messages(messages: Any, *, vision: bool = False) -> list[dict[str, Any]]:
+    """Check a request's `messages` and return them for the template. Raises BadMessages.
+
+    Without `vision` a user's picture is refused; one that a function has returned is told of in its place, as a
+    conversation could otherwise never go on.
+    """
     if not isinstance(messages, list) or not messages:
         raise BadMessages("expected a list with at least one message")
-    checked = [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+    checked = [_message(f"messages[{index}]", message, vision) for index, message in enumerate(messages)]
     _pair_results(checked)
     return _without_broken_calls(_merge_leading_system(checked))
 
 
 def text_length(messages: Sequence[Mapping[str, Any]]) -> int:
     """Characters of all contents: a cheap measure of how long rendering will take."""
-    return sum(len(message["content"]) + len(message.get("reasoning_content", "")) for message in messages)
+    return sum(_length(message["content"]) + len(message.get("reasoning_content", "")) for message in messages)
 
 
-def _message(where: str, message: Any) -> dict[str, Any]:
+def _length(content: Any) -> int:
+    return len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)
+
+
+def _message(where: str, message: Any, vision: bool) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise BadMessages(f"{where}: expected an object")
     role = message.get("role")
     if role not in ROLES:
         raise BadMessages(f"{where}.role: expected one of {', '.join(ROLES)}")
     checked: dict[str, Any] = {"role": "system" if role == "developer" else role}
-    checked["content"] = _content(f"{where}.content", message.get("content"))
+    checked["content"] = _content(f"{where}.content", message.get("content"), role, vision)
     if role == "assistant":
         _assistant(where, message, checked)
     if role == "tool" and message.get("tool_call_id") is not None:
@@ -59,28 +70,44 @@ def _message(where: str, message: Any) -> dict[str, Any]:
     return checked
 
 
-def _content(where: str, content: Any) -> str:
+def _content(where: str, content: Any, role: str, vision: bool) -> str | list[dict[str, Any]]:
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise BadMessages(f"{where}: expected a string, null or a list of parts")
-    return "".join(_part(f"{where}[{index}]", part) for index, part in enumerate(content))
+    parts = [_part(f"{where}[{index}]", part, role, vision) for index, part in enumerate(content)]
+    return parts if any("media" in part for part in parts) else "".join(part["text"] for part in parts)
 
 
-def _part(where: str, part: Any) -> str:
+def _part(where: str, part: Any, role: str, vision: bool) -> dict[str, Any]:
     if not isinstance(part, dict):
         raise BadMessages(f"{where}: expected an object")
     kind = part.get("type")
-    if isinstance(kind, str) and kind in MEDIA_PARTS:
+    if isinstance(kind, str) and kind in KINDS:
+        return _media(where, part, role, vision)
+    if isinstance(kind, str) and kind in UNKNOWN_PARTS:
         raise BadMessages(f"{where}: parts of type {kind} are not supported by this engine")
     if kind != "text":
         raise BadMessages(f"{where}.type: expected text")
     if not isinstance(part.get("text"), str):
         raise BadMessages(f"{where}.text: expected a string")
-    text: str = part["text"]
-    return text
+    return {"type": "text", "text": part["text"]}
+
+
+def _media(where: str, part: Mapping[str, Any], role: str, vision: bool) -> dict[str, Any]:
+    try:
+        ref = media_ref(part, where)
+    except BadPart as error:
+        raise BadMessages(str(error)) from None
+    if role not in MEDIA_ROLES:
+        raise BadMessages(f"{ref.where}: pictures and clips may only stand in user and tool messages")
+    if vision:
+        return {"type": "media", "media": ref}
+    if role == "tool":
+        return {"type": "text", "text": f"[{ref.kind} left out: this server cannot look at it]"}
+    raise BadMessages(f"{ref.where}: this server has no vision, so it cannot look at a {ref.kind}")
 
 
 def _assistant(where: str, message: Mapping[str, Any], checked: dict[str, Any]) -> None:

@@ -2,8 +2,8 @@
 """The process that decodes: one file after the other from standard input, patches to standard output.
 
 Decoders read hostile files, so they have a process of their own: with a limit on its memory, and one that its parent
-can end when it takes too long. A question is a line of JSON and the source's bytes; an answer is a line of JSON and the
-patches' bytes.
+can end when it takes too long. It says once that it is ready. A question is a line of JSON and the source's bytes; an
+answer is a line of JSON and the patches' bytes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def main() -> None:
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     # Whatever a library prints must not get between the answers.
     os.dup2(2, 1)
+    answers.write(b"{}\n")
+    answers.flush()
     while line := questions.readline():
         _answer(answers, json.loads(line), questions)
 

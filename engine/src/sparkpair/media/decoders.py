@@ -25,6 +25,13 @@ from sparkpair.media.prepared import Kind, Prepared
 PIECE = 256 * 1024
 LONGEST_LINE = 1 << 20
 
+# For how long a process may start, which is no fault of the file that it is started for.
+START_S = 60.0
+
+
+class NoDecoder(Exception):
+    """No process could be started."""
+
 
 class _Late(Exception):
     """The process did not do its part in time."""
@@ -52,6 +59,14 @@ class DecoderProcess:
         for descriptor in (self._questions, self._answers):
             os.set_blocking(descriptor, False)
         self.pid = self._process.pid
+
+    def start(self) -> None:
+        """Wait until it is ready. Raises NoDecoder when it does not become so."""
+        try:
+            self._line(time.monotonic() + START_S)
+        except (_Late, _Gone):
+            self.end()
+            raise NoDecoder from None
 
     def ask(self, question: dict[str, Any], source: str | bytes, deadline: float) -> tuple[dict[str, Any], Any]:
         """The answer's fields and patches, None with an error. Raises _Late or _Gone; the process is then of no use."""
@@ -122,7 +137,7 @@ class Decoders:
         self._closed = False
 
     def prepare(self, kind: Kind, source: str | bytes, limits: MediaLimits) -> Prepared:
-        """Decode a data URL or a file's bytes. Raises MediaError saying what is wrong with it."""
+        """Decode a data URL or a file's bytes. Raises MediaError saying what is wrong with it, or NoDecoder."""
         seconds = limits.picture_decode_s if kind == "picture" else limits.clip_decode_s
         if isinstance(source, str) and not source.isascii():
             raise MediaError("the data URL has characters that are not ASCII")
@@ -133,7 +148,7 @@ class Decoders:
             "limits": dataclasses.asdict(limits),
         }
         try:
-            with self._process() as process:
+            with self._ready_process() as process:
                 fields, patches = process.ask(question, source, time.monotonic() + seconds)
         except _Late:
             raise MediaError(f"the {kind} takes longer than {seconds:g} s to decode") from None
@@ -145,7 +160,7 @@ class Decoders:
         return Prepared(patches, grid, tuple(fields["seconds"]), bytes.fromhex(fields["digest"]))
 
     @contextlib.contextmanager
-    def _process(self) -> Iterator[DecoderProcess]:
+    def _ready_process(self) -> Iterator[DecoderProcess]:
         process = self._take()
         try:
             yield process
@@ -165,7 +180,9 @@ class Decoders:
                 if process.alive:
                     return process
                 process.end()
-        return DecoderProcess()
+        process = DecoderProcess()
+        process.start()
+        return process
 
     def close(self) -> None:
         """End the processes; one that is at work ends when it is done, or late."""
