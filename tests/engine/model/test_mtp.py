@@ -18,6 +18,7 @@ from sparkpair.drafting.mtp import MtpDrafter
 from sparkpair.drafting.orders import DraftOrder
 from sparkpair.model.config import TextConfig, load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
+from sparkpair.model.media_rows import MediaRows
 from sparkpair.model.mtp import MtpHead
 
 from tests.engine import devices
@@ -64,10 +65,14 @@ class PlainHead:
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return x / (x.square().mean(-1, keepdim=True) + self.config.rms_norm_eps).sqrt() * self.weight(name)
 
-    def rows(self, hidden: torch.Tensor, next_tokens: list[int]) -> torch.Tensor:
-        """[n, d] normed rows for hidden [n, d] and the tokens after them."""
-        table = self.weight("model.language_model.embed_tokens.weight", top=True)
-        joined = torch.cat([self.norm(table[next_tokens], "enorm.weight"), self.norm(hidden, "hnorm.weight")], dim=1)
+    def rows(
+        self, hidden: torch.Tensor, next_tokens: list[int], pictured: dict[int, torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """[n, d] normed rows for hidden [n, d] and the tokens after them; `pictured` rows stand in their place."""
+        after = self.weight("model.language_model.embed_tokens.weight", top=True)[next_tokens]
+        for row, embedding in (pictured or {}).items():
+            after[row] = embedding
+        joined = torch.cat([self.norm(after, "enorm.weight"), self.norm(hidden, "hnorm.weight")], dim=1)
         x = joined @ self.weight("eh_proj.weight").T
         x = x + self.attention(self.norm(x, "input_layernorm.weight"))
         x = x + self.experts(self.norm(x, "post_attention_layernorm.weight"))
@@ -141,7 +146,7 @@ class PlainHead:
 def absorb(
     head: MtpHead, state: SequenceState, hidden: torch.Tensor, tokens: list[int], *, decode: bool
 ) -> torch.Tensor:
-    rows = head.forward(hidden, devices.tensor(tokens), [Span(slice(0, len(tokens)), state, decode)])
+    rows = head.forward(hidden, head.embed(tokens), [Span(slice(0, len(tokens)), state, decode)])
     state.commit(len(tokens))
     return rows
 
@@ -250,3 +255,37 @@ def test_the_drafter_absorbs_the_rows_that_stay_and_guesses_as_the_plain_reading
             expected = int((row @ plain.weight("lm_head.weight", top=True).T).argmax())
             assert chain[number] == expected, f"draft {number} behind {at} tokens"
             hidden, after = torch.cat([hidden, row]), [*after, expected]
+
+
+def test_the_drafter_reads_pictures_as_the_backbone_does_also_where_a_portion_ends_in_one(write: Write) -> None:
+    directory = write(2)
+    backbone, head = load(directory)
+    drafter = MtpDrafter(head)
+    ids = random_ids(4, 90)
+    media = list(range(20, 50))
+    rows = devices.randn(30, backbone.config.hidden_size, seed=3)
+    state, whole = backbone.new_state(), backbone.new_state()
+    state.draft = drafter.new_state()
+    for start, stop in ((0, 32), (32, 89)):
+        own = [at for at in media if start <= at < stop]
+        part = Passed(state, slice(0, stop - start), ids[start:stop], False)
+        placed = MediaRows([at - start for at in own], rows[own[0] - 20 : own[-1] - 19])
+        span = Span(part.rows, state, decode=False)
+        backbone.forward(devices.tensor(ids[start:stop]), [span], [], placed, watch=drafter.watch)
+        drafter.passed([part])
+    (chain,) = drafter.draft([Ask(state, 0, ids[89], DraftOrder(1))])
+    streams = backbone.absorb(
+        devices.tensor(ids[:89]), [Span(slice(0, 89), whole, decode=False)], MediaRows(media, rows)
+    )
+    hidden, pictured = backbone.hidden(streams), {at - 1: row for at, row in zip(media, rows, strict=True)}
+    latents = layer_of(state.draft.head).latents.rows
+    for seen, near in ((pictured, True), ({}, False)):
+        after = head.embed(ids[1:90])
+        for row, embedding in seen.items():
+            after[row] = embedding
+        by_hand = head.new_state()
+        head.forward(hidden, after, [Span(slice(0, 89), by_hand, decode=False)])
+        assert bool((layer_of(by_hand).latents.rows - latents).abs().max() < TOLERANCE) is near
+    plain = PlainHead(directory)
+    last = plain.rows(hidden.cpu(), ids[1:90], {row: embedding.cpu() for row, embedding in pictured.items()})[-1]
+    assert chain == [int((plain.weight("lm_head.weight", top=True) @ last).argmax())]

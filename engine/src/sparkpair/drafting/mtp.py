@@ -16,6 +16,7 @@ from torch import Tensor
 from sparkpair.cache.state import SequenceState, Span
 from sparkpair.drafting.drafter import Ask, Passed
 from sparkpair.drafting.orders import DraftOrder
+from sparkpair.model.glm5_next import EMBEDDED
 from sparkpair.model.mtp import MtpHead
 
 
@@ -41,6 +42,7 @@ class MtpDrafter:
     def __init__(self, head: MtpHead) -> None:
         self._head = head
         self._last_layer = head.backbone.config.num_layers - 1
+        self._embedded: Tensor | None = None
         self._hidden: Tensor | None = None
 
     def new_state(self) -> MtpState:
@@ -51,14 +53,18 @@ class MtpDrafter:
 
     def watch(self, layer: int, streams: Tensor) -> None:
         """See RankDrafter."""
+        if layer == EMBEDDED:
+            self._embedded = streams[:, 0]
         if layer == self._last_layer:
             self._hidden = self._head.backbone.hidden(streams)
 
     def passed(self, parts: Sequence[Passed]) -> None:
         """See RankDrafter."""
         hidden, self._hidden = self._hidden, None
+        embedded, self._embedded = self._embedded, None
         assert hidden is not None
-        ready: list[tuple[MtpState, Tensor, list[int]]] = []
+        assert embedded is not None
+        ready: list[tuple[MtpState, Tensor, Tensor]] = []
         for part in parts:
             own = _state(part.state)
             rows = hidden[part.rows]
@@ -66,21 +72,21 @@ class MtpDrafter:
                 own.hidden, own.tokens = rows, part.tokens[1:]
                 continue
             # The row that waited gets its token with the first of these; the last of these waits in turn.
-            tokens = part.tokens if own.hidden.shape[0] else part.tokens[1:]
-            ready.append((own, torch.cat([own.hidden, rows[:-1]]), tokens))
+            after = embedded[part.rows] if own.hidden.shape[0] else embedded[part.rows][1:]
+            ready.append((own, torch.cat([own.hidden, rows[:-1]]), after))
             own.hidden = rows[-1:].clone()
         self._absorb(ready)
 
-    def _absorb(self, ready: list[tuple[MtpState, Tensor, list[int]]]) -> Tensor:
-        """Absorb rows [m, d] with the tokens after them into each state; the head's rows, all together."""
+    def _absorb(self, ready: list[tuple[MtpState, Tensor, Tensor]]) -> Tensor:
+        """Absorb rows [m, d] with the embeddings of what follows them into each state; its rows, all together."""
         spans, start = [], 0
         for own, hidden, _ in ready:
             spans.append(Span(slice(start, start + hidden.shape[0]), own.head, decode=False))
             start += hidden.shape[0]
         if start == 0:
             return torch.empty(0)
-        tokens = torch.tensor([token for part in ready for token in part[2]], device=ready[0][1].device)
-        return self._head.forward(torch.cat([hidden for _, hidden, _ in ready]), tokens, spans)
+        after = torch.cat([embedded for _, _, embedded in ready])
+        return self._head.forward(torch.cat([hidden for _, hidden, _ in ready]), after, spans)
 
     @torch.inference_mode()
     def draft(self, asks: Sequence[Ask]) -> list[list[int]]:
@@ -89,7 +95,7 @@ class MtpDrafter:
         for ask in asks:
             own = _state(ask.state)
             hidden = own.hidden[: ask.kept] if ask.kept else own.hidden
-            ready.append((own, hidden, [*own.tokens[: hidden.shape[0] - 1], ask.pending]))
+            ready.append((own, hidden, self._head.embed([*own.tokens[: hidden.shape[0] - 1], ask.pending])))
             own.hidden, own.tokens = hidden[:0], []
         normed = self._absorb(ready)
         ends = torch.tensor([hidden.shape[0] for _, hidden, _ in ready]).cumsum(0) - 1

@@ -24,8 +24,10 @@ from sparkpair.model.moe import DenseMlp, MoeMlp
 
 PREFIX = "model.language_model"
 
-# Told the index of a layer and the streams [T, S, d] after it.
+# Told the index of a layer and the streams [T, S, d] after it; before all layers EMBEDDED and the streams that they
+# begin with, in which the rows of pictures stand.
 Watch = Callable[[int, Tensor], None]
+EMBEDDED = -1
 
 
 class DecoderLayer:
@@ -101,6 +103,8 @@ class Glm5NextRank:
         if media is not None:
             place_media(x, media, self.group)
         streams = x.unsqueeze(1).expand(-1, self.config.hc_mult, -1)
+        if watch is not None:
+            watch(EMBEDDED, streams)
         for layer in self.layers:
             streams = layer.forward(streams, spans, self.group)
             if watch is not None:

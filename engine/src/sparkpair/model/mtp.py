@@ -48,15 +48,20 @@ class MtpHead:
         latents = Rows(config.kv_lora_rank, dtype, device)
         return SequenceState([DsaState(latents, Rows(config.index_head_dim, dtype, device), empty, empty)])
 
-    @torch.inference_mode()
-    def forward(self, hidden: Tensor, next_tokens: Tensor, spans: list[Span]) -> Tensor:
-        """Absorb rows: `hidden` [T, d] and the tokens after them, [T] int64 -> the head's normed rows [T, d].
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """The embeddings of tokens of text, [n, d]."""
+        return self.backbone.embedding[torch.tensor(tokens, dtype=torch.int64, device=self.backbone.device)]
 
+    @torch.inference_mode()
+    def forward(self, hidden: Tensor, after: Tensor, spans: list[Span]) -> Tensor:
+        """Absorb rows: `hidden` [T, d] and the embeddings of the tokens after them, [T, d] -> its normed rows [T, d].
+
+        Where a picture stands, `after` has its row, as the backbone does.
         Spans are of the head's own states and advance as the backbone's do: decode rows wait for a commit. A row's
         logits are `backbone.logits` of its normed row.
         """
         group = self.backbone.group
-        embedded = kernels.rms_norm(self.backbone.embedding[next_tokens], self.token_norm, self.eps)
+        embedded = kernels.rms_norm(after, self.token_norm, self.eps)
         joined = torch.cat([embedded, kernels.rms_norm(hidden, self.hidden_norm, self.eps)], dim=1)
         x = kernels.linear(joined, self.join)
         attended = self.attention.forward(kernels.rms_norm(x, self.attention_norm, self.eps), spans, 0)
@@ -95,8 +100,7 @@ class MtpHead:
     def _follow(self, normed: Tensor, states: list[SequenceState], chains: list[list[int]], alive: list[int]) -> Tensor:
         """One more row for each chain of `alive`, after its newest draft."""
         spans = [Span(slice(row, row + 1), state, decode=True) for row, state in enumerate(states)]
-        tokens = torch.tensor([chains[sequence][-1] for sequence in alive], dtype=torch.int64, device=normed.device)
-        rows = self.forward(normed, tokens, spans)
+        rows = self.forward(normed, self.embed([chains[sequence][-1] for sequence in alive]), spans)
         for state in states:
             state.commit(1)
         return rows
