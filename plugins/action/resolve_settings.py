@@ -27,6 +27,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
     _settings,
     _types,
 )
+from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._mistakes import (
     Given,
     Mistake,
@@ -84,6 +85,7 @@ class ActionModule(ActionBase):
         users = {host: str(variables["hostvars"][host].get("ansible_user") or "") for host in hosts}
         plan = _plan.build(hosts, completed, connections, users)
         plan["image"] = image
+        plan["snapshots"] = ADAPTERS[common["engine"]].snapshots(common)
         plan["licences"] = [licence.as_data() for licence in _licences.apply_to(common)]
         result = {
             "changed": False,

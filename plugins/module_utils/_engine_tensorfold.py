@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.sparkpair.serving.plugins.module_utils import (
+    _nfs,
     _tensorfold_defaults,
     _tensorfold_log,
     _tensorfold_releases,
@@ -171,6 +172,14 @@ def image_content(settings: Mapping[str, Any], patches: str = "") -> dict[str, s
     }
 
 
+def snapshots(settings: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return what is served from the Hub's cache, each a `role` (model or drafter), `repo` and `revision` (may be
+    empty).
+    """
+    roles = ["model", "drafter"] if settings["drafter"] == "dflash2" else ["model"]
+    return [{"role": role, "repo": settings[f"{role}_id"], "revision": settings[f"{role}_revision"]} for role in roles]
+
+
 def snapshot(repository: str, revision: str) -> str:
     """Return the path of a snapshot inside the container."""
     return f"{HUB}/hub/models--{repository.replace('/', '--')}/snapshots/{revision}"
@@ -271,14 +280,13 @@ def _bind(source: str, target: str, mode: str = "rw") -> dict[str, Any]:
 def _nfs_volume(settings: Mapping[str, Any], path: str, head_address: str) -> dict[str, Any]:
     """Return the mount of the head's cache as a volume of the worker's Docker, with the options to create it by."""
     server = settings["nfs_server"] or head_address
-    options = f"addr={server},nfsvers=4.2,ro,nconnect=8,rsize=1048576,wsize=1048576,hard,timeo=600"
     return {
         "type": "volume",
         "source": settings["nfs_volume"],
         "target": HUB,
         "mode": "ro",
         "driver": "local",
-        "driver_options": {"type": "nfs", "device": f":{path}", "o": options},
+        "driver_options": _nfs.volume_options(server, path),
     }
 
 

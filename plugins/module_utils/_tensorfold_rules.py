@@ -25,6 +25,7 @@ _NEEDS = {
     "nfs_path": ("worker_weights", "nfs"),
     "nfs_server": ("worker_weights", "nfs"),
     "nfs_volume": ("worker_weights", "nfs"),
+    "nfs_export": ("worker_weights", "nfs"),
     "drafter_id": ("drafter", "dflash2"),
     "drafter_revision": ("drafter", "dflash2"),
     "draft_policy": ("drafter", "dflash2"),

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.sparkpair.serving.plugins.module_utils import _tensorfold_settings
 from ansible_collections.sparkpair.serving.plugins.module_utils._spec import spec_hash
 
-from tests.unit.plugins.module_utils.settings_files import DECLARED
+from tests.unit.plugins.module_utils.settings_files import DECLARED, ROOT
 from tests.unit.plugins.module_utils.tensorfold import EXAMPLE, golden, one, plan
 
 RELEASES = ("v1.3.2", "v1.10")
@@ -78,8 +78,10 @@ OTHER: dict[str, dict[str, Any]] = {
     "multi_lone": {"multi_lone": True},
     "nucleus_union": {"nucleus_union": False},
 }
-# What only a token-bearing download, a run on three hosts or a plan itself reads.
-ELSEWHERE = {"hf_token_file", "socket_netdev", "recorded_facts"}
+# What only the roles that bring the weights read.
+OF_THE_WEIGHTS = {"hf_token_file", "hub_endpoint", "hub_command", "verify", "nfs_export"}
+# And what a run on three hosts or a plan itself reads.
+ELSEWHERE = {*OF_THE_WEIGHTS, "socket_netdev", "recorded_facts"}
 
 
 def other_value(name: str) -> dict[str, Any]:
@@ -102,6 +104,12 @@ def test_no_setting_of_the_engine_is_accepted_and_ignored(name: str) -> None:
     without = plan(facts, **{key: value for key, value in changed.items() if key != name})
     with_ = plan(facts, **changed)
     assert [with_[part] for part in ("ranks", "disk")] != [without[part] for part in ("ranks", "disk")]
+
+
+@pytest.mark.parametrize("name", sorted(OF_THE_WEIGHTS))
+def test_settings_of_the_weights_reach_their_roles(name: str) -> None:
+    tasks = [path.read_text() for role in ("weights", "nfs_export") for path in (ROOT / "roles" / role).rglob("*.yml")]
+    assert any(f"__settings_resolved.settings.{name}" in text for text in tasks)
 
 
 def test_every_setting_of_the_engine_has_its_row_in_the_table_of_names() -> None:

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits for the module `snapshot_manifest` and shows how far it is.
+
+The documentation is in `plugins/modules/snapshot_manifest.py`, the waiting in `plugins/module_utils/_watched.py`.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.sparkpair.serving.plugins.module_utils._watched import Watched
+
+
+class ActionModule(Watched):
+    """The action `sparkpair.serving.snapshot_manifest`."""
+
+    module = "snapshot_manifest"
