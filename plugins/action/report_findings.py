@@ -7,7 +7,7 @@ Runs on the controller. The judgement is in `plugins/module_utils/_findings.py`,
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from ansible.plugins.action import ActionBase
@@ -16,6 +16,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
     _image_wanted,
     _machine_findings,
     _plan,
+    _weights_findings,
 )
 from ansible_collections.sparkpair.serving.plugins.module_utils._types import plain
 
@@ -30,7 +31,7 @@ class ActionModule(ActionBase):
         """Return the ports and the findings, or the failure with all of them."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        self.validate_argument_spec({})
+        _, arguments = self.validate_argument_spec({"only": {"type": "list", "elements": "str", "default": []}})
         own = variables["inventory_hostname"]
         plan = plain(variables["__settings_resolved"]["plan"])
         hosts = [entry["host"] for entry in plan["ranks"]]
@@ -43,8 +44,17 @@ class ActionModule(ActionBase):
         findings = _findings.judge(plan, settings, probes, ports)
         if all(probes[host].get("machine") for host in hosts):
             machines = {host: probes[host]["machine"] for host in hosts}
-            needs = {host: _machine_findings.needs_of(plan, settings[host], probes[host]) for host in hosts}
-            findings += _machine_findings.judge(machines, needs)
+            lacking = _weights_findings.missing(plan, settings, probes)
+            needs = {
+                host: replace(
+                    _machine_findings.needs_of(plan, settings[host], probes[host]),
+                    cache_bytes=_weights_findings.cache_bytes(settings[host], lacking[host]),
+                )
+                for host in hosts
+            }
+            findings += _machine_findings.judge(machines, needs) + _weights_findings.judge(plan, probes)
+        only = arguments["only"]
+        findings = [finding for finding in findings if not only or finding.id in only]
         errors = [finding for finding in findings if finding.severity == _findings.ERROR]
         data = [finding.as_data() for finding in findings]
         first = variables["ansible_play_hosts_all"][0]
@@ -61,5 +71,6 @@ class ActionModule(ActionBase):
             "findings": data,
             "ports": asdict(ports),
             "image": _image_wanted.bring(plan, settings, probes) if plan["runtime"] == "container" else None,
+            "weights": {"settled": _weights_findings.settled(plan, settings, probes)},
             **({"warnings": warnings} if warnings else {}),
         }

@@ -15,7 +15,7 @@ same ones.
 - `serve_argv(...)`, `check_argv(argv)`: how a rank is started, and how its arguments are checked without
   starting it.
 - `environment(settings)`: the rank's environment variables.
-- `snapshots(settings)`: what is served from the Hub's cache, each a `role`, `repo` and `revision`.
+- `snapshots(settings)`: what is served from the Hub's cache, each a `role`, `repository` and `revision`.
 - `version_argv(command)`, `miniature_argv(command, path, seed)`: the questions asked before a start.
 - `read_log(lines)`: what the lines of a rank's log mean, with the keys of `_anchors.parse_anchors`.
 - `ready_path`, `health_path`: where the API says that it is ready, and how it is.

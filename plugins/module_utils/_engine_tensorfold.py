@@ -173,11 +173,12 @@ def image_content(settings: Mapping[str, Any], patches: str = "") -> dict[str, s
 
 
 def snapshots(settings: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return what is served from the Hub's cache, each a `role` (model or drafter), `repo` and `revision` (may be
-    empty).
-    """
+    """Return what is served from the Hub's cache, each a `role`, a `repository` and a `revision`, which may be empty."""
     roles = ["model", "drafter"] if settings["drafter"] == "dflash2" else ["model"]
-    return [{"role": role, "repo": settings[f"{role}_id"], "revision": settings[f"{role}_revision"]} for role in roles]
+    return [
+        {"role": role, "repository": settings[f"{role}_id"], "revision": settings[f"{role}_revision"]}
+        for role in roles
+    ]
 
 
 def snapshot(repository: str, revision: str) -> str:

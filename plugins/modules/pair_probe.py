@@ -80,6 +80,23 @@ options:
     type: list
     elements: dict
     default: []
+  verify:
+    description: Whether a snapshot counts as complete by names and sizes, or with every content verified.
+    type: str
+    choices: [size, content]
+    default: content
+  hub:
+    description: The Hub, to be asked about snapshots that are not complete here; without it nobody is asked.
+    type: dict
+    suboptions:
+      endpoint:
+        description: The Hub, or a mirror of it.
+        type: str
+        required: true
+      token_file:
+        description: A file with the token.
+        type: path
+        default: ""
   machine:
     description: What ranks in containers need to be looked at as well; without it the machine itself is not.
     type: dict
@@ -88,10 +105,6 @@ options:
         description: Address of the Docker daemon.
         type: str
         default: unix:///var/run/docker.sock
-      cache:
-        description: The directory of the weights, empty for none.
-        type: path
-        default: ""
       ssh_to:
         description: Who must be reachable by ssh with a key.
         type: list
@@ -192,7 +205,9 @@ probe:
       description: The Hugging Face cache, absolute.
       type: str
     snapshots:
-      description: What was found of O(snapshots), each C(repository), C(revision), C(path) and C(present).
+      description:
+        - What was found of O(snapshots), each C(repository), C(revision), C(path), C(present), C(state), C(problems),
+          C(digest), C(known), C(blobs), C(files) and C(refused), which says why the Hub does not give it.
       type: list
       elements: dict
     checkpoint:
@@ -234,10 +249,11 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
     _checkpoint,
     _container_host,
     _host,
+    _hub_cache,
     _key_file,
     _machine,
-    _snapshots,
     _sockets,
+    _weights_look,
 )
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS, PROCESSES
 from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import group_rss_bytes
@@ -261,11 +277,19 @@ ARGUMENTS = {
     },
     "hf_cache": {"type": "path", "default": ""},
     "snapshots": {"type": "list", "elements": "dict", "default": []},
+    "verify": {"type": "str", "choices": ["size", "content"], "default": "content"},
+    "hub": {
+        "type": "dict",
+        "options": {
+            "endpoint": {"type": "str", "required": True},
+            # The path of the token, which is no secret itself.
+            "token_file": {"type": "path", "default": "", "no_log": False},
+        },
+    },
     "machine": {
         "type": "dict",
         "options": {
             "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
-            "cache": {"type": "path", "default": ""},
             "ssh_to": {"type": "list", "elements": "str", "default": []},
         },
     },
@@ -327,7 +351,8 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         endpoint = _host.endpoint(url, engine.ready_path, engine.health_path, key)
     name = socket.gethostname()
     home, hf_home = os.path.expanduser("~"), os.environ.get("HF_HOME", "")
-    cache = os.path.abspath(options["hf_cache"] or hf_home or os.path.join(home, ".cache", "huggingface"))
+    cache = _hub_cache.root(options["hf_cache"])
+    weights = cache if options["snapshots"] else ""
     return {
         "hostname": name,
         "own_addresses": _host.hosts_file_addresses(name),
@@ -345,12 +370,12 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         "checkpoint": checkpoint(options, state_dir),
         "container": inside and {name: inside[name] for name in ("docker_host", "image", "error")},
         "hf_cache": cache,
-        "snapshots": [_snapshots.look(cache, one["repository"], one["revision"]) for one in options["snapshots"]],
+        "snapshots": _weights_look.look(cache, state_dir, options["snapshots"], options["verify"], options["hub"]),
         "ranks": ranks,
         "listening": _sockets.listening({entry["rank"]: entry["pid"] for entry in ranks if entry["pid"]}),
         "remembered_ports": remembered,
         "api_key_file": {"path": key_file, "problem": _key_file.problem_of(key_file)},
-        "machine": _machine.look(**options["machine"]) if options["machine"] else None,
+        "machine": _machine.look(**{**options["machine"], "cache": weights}) if options["machine"] else None,
         "endpoint": endpoint,
     }
 

@@ -14,7 +14,14 @@ description:
   - Fails with every error of every host at once, each with what was found, what is wanted and the remedy.
     Warnings are printed and stop nothing.
   - Returns the ports on the head, which it chooses where a setting leaves them open.
-options: {}
+options:
+  only:
+    description:
+      - The kinds of findings to judge by, for a playbook that does less than starting the pair. Empty judges by all of
+        them.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     support: full
@@ -47,6 +54,10 @@ image:
   description: >-
     For ranks in containers what the role P(sparkpair.serving.engine_image#role) is to do, with C(settled), whether
     there is nothing to do; else null.
+  returned: success
+  type: dict
+weights:
+  description: C(settled), whether every host has all the weights that it serves, verified and the same.
   returned: success
   type: dict
 findings:

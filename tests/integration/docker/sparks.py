@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ class Sparks(Site):
             "sparkpair_host": "127.0.0.1",
             "sparkpair_memory_reserve_gib": 1,
             "sparkpair_stop_timeout": 5,
+            # No Hub: what is in the caches has to do.
+            "sparkpair_hub_endpoint": "http://127.0.0.1:9",
             "sparkpair_wait_timeout": 60,
         }
         children = {"head": {"hosts": {HEAD: hosts[HEAD]}}, "workers": {"hosts": {WORKER: hosts[WORKER]}}}
@@ -69,6 +72,7 @@ class Sparks(Site):
                 snapshot = place / "snapshots" / revision
                 snapshot.mkdir(parents=True, exist_ok=True)
                 (snapshot / "config.json").write_text("{}")
+                (snapshot / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
 
     def containers(self) -> dict[str, dict[str, Any]]:
         """What each host's daemon knows of its rank."""

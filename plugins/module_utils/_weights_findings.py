@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What speaks against bringing the weights, how much is missing where, and whether there is anything to bring.
+
+Pure, from the looks of `_weights_look.py` at every host. Private to the collection, may change at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.sparkpair.serving.plugins.module_utils import _hub_cache
+from ansible_collections.sparkpair.serving.plugins.module_utils._estimates import GB, MARGIN_GB
+from ansible_collections.sparkpair.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
+
+ByHost = Mapping[str, Mapping[str, Any]]
+# What a snapshot may be and still be served without the Hub.
+_WHOLE = ("complete", "unverified")
+
+
+def judge(plan: Mapping[str, Any], probes: ByHost) -> list[Finding]:
+    """Return what keeps the head from downloading; only warnings where what is there is whole."""
+    head = _head(plan)
+    findings = []
+    for one in probes[head].get("snapshots", ()):
+        refused = one["refused"]
+        if not refused["kind"]:
+            continue
+        whole = one["state"] in _WHOLE
+        here = f"{one['repository']} is {one['state']} in the cache" + (", and is served" if whole else "")
+        findings.append(
+            Finding(
+                id="hub",
+                severity=WARNING if whole else ERROR,
+                host=head,
+                found=f"{refused['text']}; {here}",
+                wanted="leave to read the repository on the Hub, or its snapshot in the cache",
+                remedy=_REMEDIES[refused["kind"]],
+            )
+        )
+    return findings
+
+
+_REMEDIES = {
+    "token": "put the token of an account that may read it into a file of mode 0600 on the head, and name that file in "
+    "sparkpair_hf_token_file",
+    "gated": "accept the terms there with the account of the token",
+    "absent": "correct the repository, or its revision",
+    "unreachable": "see the head's way to the Internet, or name a mirror in sparkpair_hub_endpoint",
+}
+
+
+def missing(plan: Mapping[str, Any], settings: ByHost, probes: ByHost) -> dict[str, int | None]:
+    """Return by host how many bytes its cache lacks of the weights, None where nobody could count them."""
+    head = _head(plan)
+    wanted = probes[head].get("snapshots", ())
+    result: dict[str, int | None] = {}
+    for host, probe in probes.items():
+        if host != head and settings[host]["worker_weights"] == "nfs":
+            result[host] = 0
+            continue
+        result[host] = _sum([_lacks(one, own) for one, own in zip(wanted, probe.get("snapshots", ()))])
+    return result
+
+
+def _lacks(wanted: Mapping[str, Any], own: Mapping[str, Any]) -> int | None:
+    """Return what one host lacks of one snapshot; `wanted` is the head's look at it, which knows its files."""
+    if own["state"] == "complete":
+        return 0
+    if not wanted["files"] or (wanted["state"] not in _WHOLE and not (wanted["known"] or _of_the_hub(wanted))):
+        return None
+    return _hub_cache.missing_bytes(wanted["files"], own["blobs"])
+
+
+def _of_the_hub(wanted: Mapping[str, Any]) -> bool:
+    return not wanted["refused"]["kind"] and bool(wanted["files"])
+
+
+def _sum(parts: Sequence[int | None]) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def cache_bytes(settings: Mapping[str, Any], lacking: int | None) -> int:
+    """Return how much must be free for what a host lacks: with a margin, or a fixed amount where it is not known."""
+    if lacking is None:
+        return int(settings["download_free_gb"]) * GB
+    return lacking + min(MARGIN_GB * GB, lacking)
+
+
+def settled(plan: Mapping[str, Any], settings: ByHost, probes: ByHost) -> bool:
+    """Say whether every host has all that it serves, verified, and the same. A mount is looked at by its own role."""
+    head, *others = probes
+    known = [one["known"] and one["state"] == "complete" for one in probes[head].get("snapshots", ())]
+    if not all(known) or (others and settings[head]["worker_weights"] == "nfs" and plan["snapshots"]):
+        return False
+    digests = [[one["digest"] for one in probe.get("snapshots", ())] for probe in probes.values()]
+    return all(one == digests[0] and all(one) for one in digests)
+
+
+def _head(plan: Mapping[str, Any]) -> str:
+    return str(plan["ranks"][0]["host"])
