@@ -268,7 +268,8 @@ def test_names_that_lead_out_of_the_cache_are_refused(worker: Host, path: str, b
         pull_here(worker, 9, [{"path": path, "size": 1, "blob": blob, "hash": ""}])
 
 
-def test_a_head_that_is_not_there_is_named(head: Host, worker: Host) -> None:
+def test_a_head_that_is_not_there_is_named(head: Host, worker: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_copy_client, "_MOST_FAILURES", 2)
     manifest = head.hold(checkpoint())
     with socket.create_server((ADDRESS, 0)) as nobody:
         port = nobody.getsockname()[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The playbook weights.yml on a head and a worker of this machine: the head downloads, the worker copies, nothing twice."""
+"""The playbook weights.yml on two hosts of this machine: the head downloads, the worker copies, nothing twice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Pair(Site):
             "sparkpair_drafter_revision": "",
         }
         groups = {
-            group: {"hosts": {host: {"sparkpair_hf_cache": str(self.hosts[host].cache)}}}
+            group: {"hosts": {host: {"sparkpair_hf_cache": str(self.hosts[host].cache), **_daemon(host)}}}
             for group, host in (("head", HEAD), ("workers", WORKER))
         }
         self.inventory = home / "inventory.json"
@@ -54,6 +54,11 @@ class Pair(Site):
         """Both hosts must have exactly what the hub has."""
         for host in self.hosts.values():
             assert host.contents() == self.hub.repositories[REPO].files
+
+
+def _daemon(host: str) -> dict[str, str]:
+    """Nobody's Docker: the weights need none, and the ranks of two hosts need two."""
+    return {"sparkpair_docker_host": f"unix:///nowhere/{host}.sock"}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +98,8 @@ def test_a_check_brings_nothing_and_the_run_brings_everything_once(pair: Pair) -
     pair.whole()
     # The worker has them from the head.
     assert len(pair.hub.downloads()) == 2 * len(pair.hub.repositories[REPO].files)
-    kept = b"".join(path.read_bytes() for host in pair.hosts.values() for path in host.state.rglob("*") if path.is_file())
+    states = [path for host in pair.hosts.values() for path in host.state.rglob("*") if path.is_file()]
+    kept = b"".join(path.read_bytes() for path in states)
     assert TOKEN not in done.output
     assert TOKEN.encode() not in kept
 
