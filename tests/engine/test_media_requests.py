@@ -295,7 +295,7 @@ def test_a_clip_is_encoded_pair_by_pair_as_its_portions_come(
         rows = encoder.rows([((clip,), 0, 54)])
     assert len(grids) == 3
     assert rows is not None
-    assert torch.equal(rows, whole)
+    assert torch.equal(rows, whole.to(rows.device))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 11)), min_size=1, max_size=25))

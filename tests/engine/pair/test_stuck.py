@@ -13,11 +13,14 @@ import pytest
 from openai import APIError, OpenAI, Stream
 from openai.types import Completion
 
+from tests.engine.devices import DEVICE
 from tests.engine.pair.ranks import World, running
 
 pytestmark = pytest.mark.pair
 
-LIMIT = ("--stuck-after", "0.7")
+# The first step on a GPU takes seconds: the ranks find each other's GPUs, kernels are loaded.
+LIMIT_S = 1.5 if DEVICE.type == "cpu" else 10.0
+LIMIT = ("--stuck-after", f"{LIMIT_S}")
 
 
 def client(world: World) -> OpenAI:
@@ -33,7 +36,7 @@ def freeze_in_a_step(world: World, rank: int, witness: int, stream: Iterator[Com
     came: list[Completion] = []
     for _ in range(20):
         process.send_signal(signal.SIGSTOP)
-        if world.ranks[witness].line_within(f"stuck: rank {witness} ", 3.0) is not None:
+        if world.ranks[witness].line_within(f"stuck: rank {witness} ", LIMIT_S + 3) is not None:
             return came
         process.send_signal(signal.SIGCONT)
         came.append(next(stream))
@@ -66,7 +69,7 @@ def test_a_frozen_rank_is_named_with_all_stacks_and_nothing_is_lost_when_it_goes
         with urllib.request.urlopen(f"{world.url}/health") as answer:
             health = json.load(answer)
         assert health["ok"] is True
-        assert health["iteration_s"] > 0.7
+        assert health["iteration_s"] > LIMIT_S
         world.ranks[2].process.send_signal(signal.SIGCONT)
         found.extend(stream)
         assert "".join(chunk.choices[0].text for chunk in found) == expected
