@@ -6,10 +6,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparkpair.grid import GRID
-from sparkpair.scheduler import Admission, FillBudget, fill_shares
+from sparkpair.scheduler import Admission, SliceBudget, fill_shares
 
 
 @dataclasses.dataclass(eq=False)
@@ -97,18 +97,90 @@ def test_waiting_prompts_are_read_together() -> None:
     assert fill_shares([1000, 1000, 30], 256) == [128, 64, 30]
 
 
-def test_the_portion_follows_the_budget_and_never_stops() -> None:
-    budget = FillBudget(0.2, 1024)
+def test_unknown_units_run_alone_and_known_ones_together_up_to_the_budget() -> None:
+    budget = SliceBudget(0.2, 1024, 4)
     assert budget.rows(decoding=False) == 1024
-    assert budget.rows(decoding=True) == GRID
-    budget.measured(64, 0.05)
+    assert budget.next_units(0, 1024, decoding=False) == 4
+    for unit, seconds in enumerate((0.05, 0.1, 0.04, 0.01)):
+        assert budget.rows(decoding=True) <= 256
+        assert budget.next_units(unit, 64, decoding=True) == 1
+        budget.measured(unit, 1, 64, seconds)
+    assert budget.rows(decoding=True) == 128  # the slowest unit of two blocks takes all of the budget
+    assert budget.next_units(0, 64, decoding=True) == 4
+    assert [budget.next_units(first, 128, decoding=True) for first in (0, 1, 2)] == [1, 1, 2]
+
+
+def test_a_slower_unit_counts_at_once_and_a_faster_one_by_and_by() -> None:
+    budget = SliceBudget(0.2, 1024, 1)
+    budget.measured(0, 1, 64, 0.05)
     assert budget.rows(decoding=True) == 256
-    budget.measured(0, 5.0)
-    assert budget.rows(decoding=True) == 256
-    for _ in range(20):
-        budget.measured(64, 10.0)
+    budget.measured(0, 1, 64, 0.1)
+    assert budget.rows(decoding=True) == 128
+    budget.measured(0, 1, 64, 0.05)
+    assert budget.rows(decoding=True) == 128
+    budget.measured(0, 1, 64, 10.0)
     assert budget.rows(decoding=True) == GRID
 
 
 def test_without_a_budget_prompts_are_read_in_whole_chunks() -> None:
-    assert FillBudget(0.0, 512).rows(decoding=True) == 512
+    budget = SliceBudget(0.0, 512, 8)
+    assert not budget.cuts
+    assert budget.rows(decoding=True) == 512
+
+
+@dataclasses.dataclass
+class Clock:
+    """A model whose units cost `seconds` for a row, a little more with every portion, and rounds of `round_s`."""
+
+    seconds: list[float]
+    round_s: float
+    growth: float
+    gaps: list[float] = dataclasses.field(default_factory=list)
+
+    def read(self, budget: SliceBudget, tokens: int) -> None:
+        """Read a prompt of `tokens` beside decoding requests, as the engine does."""
+        while tokens:
+            (rows,) = fill_shares([tokens], budget.rows(decoding=True))
+            unit = 0
+            while unit < budget.units:
+                count = budget.next_units(unit, rows, decoding=True)
+                slice_s = rows * sum(self.seconds[unit : unit + count])
+                budget.measured(unit, count, rows, slice_s)
+                self.gaps.append(self.round_s + slice_s)
+                unit += count
+            assert unit == budget.units
+            tokens -= rows
+            self.seconds = [cost * self.growth for cost in self.seconds]
+
+
+@given(
+    st.lists(st.floats(1e-5, 1.0), min_size=1, max_size=46),
+    st.floats(0.02, 1.0),
+    st.floats(0.001, 0.5),
+    st.floats(1.0, 1.01),
+    st.integers(1, 1500),
+)
+@settings(max_examples=200, deadline=None)
+def test_no_gap_is_longer_than_the_budget_and_a_round_even_where_a_block_takes_many_budgets(
+    shape: list[float], budget_s: float, round_s: float, growth: float, tokens: int
+) -> None:
+    # The slowest layer of one block takes all of the budget at the end of the prompt, so whole blocks take up to 46.
+    grown = growth ** (tokens // GRID + 2)
+    clock = Clock([cost / max(shape) * budget_s / GRID / grown for cost in shape], round_s, growth)
+    budget = SliceBudget(budget_s, 256, len(shape))
+    clock.read(budget, tokens)
+    # What grows from one portion to the next is known only after it.
+    assert max(clock.gaps) <= budget_s * growth * 1.0001 + round_s
+    # And it goes on: a slice is one unit, or more than half of the budget, or the last of its portion.
+    assert len(clock.gaps) <= len(shape) * (tokens // GRID + 1)
+
+
+def test_slices_use_the_budget() -> None:
+    clock = Clock([0.001] * 46, 0.05, 1.0)  # one block: 2.9 seconds
+    budget = SliceBudget(0.2, 256, 46)
+    clock.read(budget, 64)
+    assert len(clock.gaps) == 46  # unknown layers one by one, this once
+    clock.gaps.clear()
+    clock.read(budget, 1280)
+    assert max(clock.gaps) <= 0.25 + 1e-9
+    assert sum(clock.gaps) - 0.05 * len(clock.gaps) > 0.8 * 0.2 * len(clock.gaps)

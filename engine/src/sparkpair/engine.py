@@ -16,10 +16,11 @@ from torch import Tensor
 
 from sparkpair.cache.prompts import KeptPrompts, Logits
 from sparkpair.comm.control import Leader
-from sparkpair.comm.lockstep import Executed, Run, Step, StepRunner, solo_checksum
+from sparkpair.comm.lockstep import Executed, Run, Slice, Step, StepRunner, solo_checksum
 from sparkpair.drafting.orders import DraftOrders
 from sparkpair.drafting.policy import Drafting
 from sparkpair.errors import PeerLost
+from sparkpair.filling import Filling, Portion
 from sparkpair.grid import GRID
 from sparkpair.job import Job
 from sparkpair.model.media_encoder import MediaEncoder
@@ -31,9 +32,8 @@ from sparkpair.request import (
     GenerationRequest,
     ReplyStats,
     TokensEvent,
-    media_indices,
 )
-from sparkpair.scheduler import Admission, FillBudget, fill_shares
+from sparkpair.scheduler import Admission, SliceBudget
 from sparkpair.stream import Stream
 
 # Where nothing can go on before a picture is encoded, how long to wait before looking for new requests again.
@@ -80,7 +80,7 @@ class LeaderEngine:
         self._on_death = on_death
         self._encoder = encoder
         self._admission: Admission[Job] = Admission(settings.lanes)
-        self._budget = FillBudget(settings.fill_budget_s, CHUNK_ROWS)
+        self._filling = Filling(SliceBudget(settings.fill_budget_s, CHUNK_ROWS, runner.units))
         self._drafting = drafting
         self._orders = orders
         self._prompts = prompts
@@ -214,28 +214,28 @@ class LeaderEngine:
         active = runnable(self._streams)
         decoding = [stream for stream in active if stream.prompt_left == 0]
         filling = [stream for stream in active if stream.prompt_left > 0 and self._has_pictures(stream)]
-        if self._encoder is not None and not decoding and not filling:
+        if self._encoder is not None and not decoding and not filling and not self._filling.open:
             self._encoder.wait(PICTURE_WAIT_S)
             return
-        shares = fill_shares([stream.to_next_mark for stream in filling], self._budget.rows(decoding=bool(decoding)))
-        reading = [(stream, rows) for stream, rows in zip(filling, shares, strict=True) if rows]
-        runs = self._windows(decoding) + [_portion(stream, rows) for stream, rows in reading]
-        names = self._keep([stream for stream, _ in reading])
-        started = time.monotonic()
-        executed = self._execute(runs, list(names.items()), self._media_rows(reading))
-        logits: Logits = executed.logits.cpu().numpy()
-        self._budget.measured(sum(shares), time.monotonic() - started)
+        reading = self._filling.plan(filling, decoding=bool(decoding))
+        windows = self._windows(decoding)
+        names = self._keep([portion.stream for portion in reading.ended])
+        media_rows = self._media_rows(reading.begun)
+        executed = self._execute([*windows, *reading.whole], reading.part, list(names.items()), media_rows)
+        self._filling.measured(executed.slice_s)
+        logits: Logits = executed.logits.numpy()
         self._totals = dataclasses.replace(self._totals, rounds_total=self._totals.rounds_total + bool(decoding))
         at = 0
-        streams = [*decoding, *(stream for stream, _ in reading)]
-        for stream, run, guesses in zip(streams, runs, executed.drafts, strict=True):
+        for stream, run, guesses in zip(decoding, windows, executed.drafts, strict=False):
             found = logits[at : at + run.logits + len(guesses)]
             at += len(found)
-            if run.decode:
-                self._verify(stream, found, guesses)
-            elif run.logits:
-                self._prompts.complete(names.get(stream.slot, 0), found)
-                self._deliver(stream, found)
+            self._verify(stream, found, guesses)
+        for portion in reading.ended:
+            found = logits[at : at + portion.run.logits]
+            at += len(found)
+            if portion.run.logits:
+                self._prompts.complete(names.get(portion.stream.slot, 0), found)
+                self._deliver(portion.stream, found)
 
     def _keep(self, reading: list[Stream]) -> dict[int, int]:
         """Slots whose state after this step is kept, each with the name for it."""
@@ -299,18 +299,20 @@ class LeaderEngine:
             return True
         return self._encoder.ready(stream.slot, (media, stream.filled, stream.filled + CHUNK_ROWS))
 
-    def _media_rows(self, reading: list[tuple[Stream, int]]) -> Tensor | None:
-        """The rows of all pictures in the portions that are being read, in the portions' order."""
+    def _media_rows(self, begun: list[Portion]) -> Tensor | None:
+        """The rows of all pictures in the portions that enter the model, in the portions' order."""
         portions = [
-            (stream.job.request.media, stream.filled - rows, stream.filled)
-            for stream, rows in reading
-            if stream.job.request.media
+            (portion.stream.job.request.media, portion.start, portion.end)
+            for portion in begun
+            if portion.stream.job.request.media
         ]
         return self._encoder.rows(portions) if self._encoder is not None and portions else None
 
-    def _execute(self, runs: list[Run], kept: list[tuple[int, int]], media_rows: Tensor | None) -> Executed:
+    def _execute(
+        self, runs: list[Run], part: Slice | None, kept: list[tuple[int, int]], media_rows: Tensor | None
+    ) -> Executed:
         """One step on every rank."""
-        step = Step(self._step_number + 1, runs, self._released, self._dropped, self._resumed, kept)
+        step = Step(self._step_number + 1, runs, self._released, self._dropped, self._resumed, kept, part)
         self._released, self._dropped, self._resumed = [], [], []
         self._step_started = time.monotonic()
         try:
@@ -328,6 +330,7 @@ class LeaderEngine:
     def _finish(self, stream: Stream, reason: FinishReason) -> None:
         """End a stream: its slot is released with the next step, its lane is free at once."""
         self._streams = [other for other in self._streams if other is not stream]
+        self._filling.leave(stream)
         begun = [(slot, name) for slot, name in self._resumed if slot != stream.slot]
         if len(begun) == len(self._resumed):
             self._released.append(stream.slot)
@@ -361,15 +364,6 @@ class LeaderEngine:
             decode_seconds_total=totals.decode_seconds_total + stats.decode_s,
         )
         stream.job.post(FinishedEvent(reason, stats))
-
-
-def _portion(stream: Stream, rows: int) -> Run:
-    """The next `rows` tokens of a prompt, with the last one's logits at the prompt's end."""
-    start = stream.filled
-    tokens = stream.history[start : start + rows]
-    stream.filled += rows
-    media = media_indices(stream.job.request.media, start, stream.filled)
-    return Run(stream.slot, tokens, decode=False, logits=int(stream.prompt_left == 0), media=media)
 
 
 def runnable(streams: list[Stream]) -> list[Stream]:

@@ -6,11 +6,13 @@ What the policy guarantees:
 - Requests are admitted in order of arrival, foreground before background, as lanes become free. A background request
   never takes the last lane where there are several.
 - Every admitted foreground request takes part: those that decode in every step, and of those that still read their
-  prompt the oldest reads at least one 64-token block in every step. None starves another.
-- While requests decode, prompts are read in portions of about the fill budget, so the longest gap between two tokens
-  of a stream is that budget and one round.
-- Background requests pause while any foreground request runs. They are the only ones that can be made to wait without
-  limit, and only by foreground work.
+  prompt the oldest has at least one 64-token block in every portion. None starves another.
+- While requests decode, a portion passes through the layers in slices of about the fill budget, one in every step. The
+  longest gap between two tokens of a stream is that budget and one round, as long as one layer of one 64-token block
+  takes no longer than the budget; a portion never has more rows than that allows.
+- Every step of a portion runs at least one layer, so a prompt is read after a bounded number of rounds.
+- Background requests pause while any foreground request runs, once the portion that is open has ended. They are the
+  only ones that can be made to wait without limit, and only by foreground work.
 """
 
 from __future__ import annotations
@@ -118,26 +120,53 @@ def fill_shares(remaining: Sequence[int], rows: int) -> list[int]:
     return shares
 
 
-class FillBudget:
-    """How many prompt rows a step may read beside decoding requests, from how long such steps have taken."""
+class SliceBudget:
+    """How a portion of prompts is cut beside decoding requests, from how long its parts have taken.
 
-    def __init__(self, budget_s: float, most_rows: int) -> None:
+    A pass has `units`: the layers, and its end. A slice is as many of the next units as fit the budget, at least one.
+    What a unit costs a row is learned: an unknown one runs alone, a slower one counts at once, a faster one by a
+    quarter.
+    """
+
+    def __init__(self, budget_s: float, most_rows: int, units: int) -> None:
+        self.units = units
         self._budget_s = budget_s
         self._most_rows = most_rows
-        self._seconds_per_row: float | None = None
+        self._costs: list[float | None] = [None] * units
+
+    @property
+    def cuts(self) -> bool:
+        """Whether passes are cut at all; without a budget they are not."""
+        return self._budget_s > 0
 
     def rows(self, *, decoding: bool) -> int:
-        """The most rows of the next step; everything where nobody decodes, or no budget is set."""
-        if not decoding or self._budget_s == 0:
+        """The most rows of the next portion: all there may be, unless the slowest unit of them would not fit."""
+        if not decoding or not self.cuts:
             return self._most_rows
-        if self._seconds_per_row is None:
-            return GRID
-        blocks = int(self._budget_s / (self._seconds_per_row * GRID))
+        slowest = max((cost for cost in self._costs if cost is not None), default=self._budget_s)
+        blocks = int(self._budget_s / (slowest * GRID)) if slowest > 0 else self._most_rows
         return max(GRID, min(blocks * GRID, self._most_rows))
 
-    def measured(self, rows: int, seconds: float) -> None:
-        """A step that read `rows` prompt rows took `seconds`. The newest step counts a quarter."""
-        if rows:
-            found = seconds / rows
-            before = self._seconds_per_row
-            self._seconds_per_row = found if before is None else 0.75 * before + 0.25 * found
+    def next_units(self, first: int, rows: int, *, decoding: bool) -> int:
+        """How many units from `first` on the next slice of `rows` has; all that are left where nobody decodes."""
+        if not decoding or not self.cuts:
+            return self.units - first
+        room, count = self._budget_s, 0
+        for cost in self._costs[first:]:
+            if cost is None:
+                return max(1, count)
+            room -= cost * rows
+            if room < 0 and count:
+                return count
+            count += 1
+        return count
+
+    def measured(self, first: int, count: int, rows: int, seconds: float) -> None:
+        """The `count` units from `first` on took `seconds` for `rows` rows."""
+        costs = self._costs[first : first + count]
+        expected = rows * sum(cost or 0.0 for cost in costs)
+        ratio = seconds / expected if expected else 1.0
+        weight = 1.0 if ratio > 1 else 0.25
+        for unit, cost in enumerate(costs, start=first):
+            known = cost * (1 + weight * (ratio - 1)) if cost else seconds / (rows * count)
+            self._costs[unit] = known

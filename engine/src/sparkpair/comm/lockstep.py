@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sparkpair.cache.state import SequenceState, Span
+from sparkpair.comm.fill import OpenFill, units_of
 from sparkpair.comm.stuck import Running
 from sparkpair.comm.wire import Message
 from sparkpair.drafting.drafter import Ask, Passed, RankDrafter
@@ -54,11 +55,28 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Slice:
+    """What a step does about the portion of prompts that passes through the layers in several steps (comm/fill.py).
+
+    `runs` begin one; without them the open one goes on. It advances by `units`.
+    """
+
+    units: int
+    runs: list[Run] = dataclasses.field(default_factory=list)
+
+    @staticmethod
+    def parse(fields: dict[str, Any]) -> Slice:
+        """The slice of a control message."""
+        return Slice(int(fields["units"]), [Run.parse(run) for run in fields["runs"]])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Step:
     """What every rank does next, in this order.
 
     Forget the slots in `released`; begin slots from kept states, `resumed` as pairs of slot and name; forget the kept
-    states named in `dropped`; run `runs` in one forward pass; keep states of slots, `kept` as pairs of slot and name.
+    states named in `dropped`; run `runs` in one forward pass, then the slice in `part`; keep states of slots, `kept` as
+    pairs of slot and name.
     """
 
     number: int
@@ -67,6 +85,7 @@ class Step:
     dropped: list[int] = dataclasses.field(default_factory=list)
     resumed: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     kept: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    part: Slice | None = None
 
     def message(self) -> Message:
         """The step as a control message."""
@@ -82,15 +101,52 @@ class Step:
             dropped=list(fields["dropped"]),
             resumed=[(slot, name) for slot, name in fields["resumed"]],
             kept=[(slot, name) for slot, name in fields["kept"]],
+            part=None if fields["part"] is None else Slice.parse(fields["part"]),
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Executed:
-    """What a step gave: `logits` [n, vocab] fp32 of the rows its runs want, and the guesses added to each run."""
+    """What a step gave: `logits` [n, vocab] fp32 of the rows its runs want, and the guesses added to each run.
+
+    Behind the runs' logits are those of the portion whose pass ended. `slice_s` is how long the slice took here.
+    """
 
     logits: Tensor
     drafts: list[list[int]]
+    slice_s: float = 0.0
+
+
+class _Batch:
+    """Runs as rows of one pass, each with the guesses that the drafter added to it."""
+
+    def __init__(self, runs: list[Run], states: list[SequenceState], drafts: list[list[int]] | None) -> None:
+        self.runs = runs
+        self.tokens: list[int] = []
+        self.passed: list[Passed] = []
+        self.wanted: list[int] = []
+        self._pictured: list[int] = []
+        for run, state, guesses in zip(runs, states, drafts or [[] for _ in runs], strict=True):
+            first = len(self.tokens)
+            rows = slice(first, first + len(run.tokens) + len(guesses))
+            self.passed.append(Passed(state, rows, [*run.tokens, *guesses], run.decode))
+            self._pictured.extend(first + index for index in run.media)
+            self.tokens.extend(self.passed[-1].tokens)
+            self.wanted.extend(range(rows.stop - run.logits - len(guesses), rows.stop))
+
+    @property
+    def by_slot(self) -> dict[int, Passed]:
+        """The rows of each sequence."""
+        return {run.slot: part for run, part in zip(self.runs, self.passed, strict=True)}
+
+    @property
+    def ends(self) -> set[int]:
+        """The slots whose last row's logits are wanted."""
+        return {run.slot for run in self.runs if run.logits}
+
+    def media(self, rows: Tensor | None) -> MediaRows | None:
+        """Where pictures go, with their rows on rank 0."""
+        return MediaRows(self._pictured, rows) if self._pictured else None
 
 
 class StepRunner:
@@ -101,9 +157,15 @@ class StepRunner:
         self._drafter = drafter
         self._states: dict[int, SequenceState] = {}
         self._kept: dict[int, SequenceState] = {}
+        self._fill: OpenFill | None = None
         # The step in which this rank is, and since when; read by the watch of stuck steps.
         self.running: Running | None = None
         self.ranks = tuple(RankStep(rank, 0) for rank in range(model.group.world))
+
+    @property
+    def units(self) -> int:
+        """Units of work in a pass that is cut into slices."""
+        return units_of(self._model)
 
     @property
     def waiting(self) -> bool:
@@ -126,36 +188,53 @@ class StepRunner:
     def _execute(self, step: Step, checksum: int, media_rows: Tensor | None) -> Executed:
         for slot in step.released:
             self._states.pop(slot, None)
+            if self._fill is not None:
+                self._fill.leave(slot)
         for slot, name in step.resumed:
             self._states[slot] = self._kept[name].snapshot()
         for name in step.dropped:
             del self._kept[name]
+        if self._fill is not None and self._fill.empty:
+            self._fill = None
         states = [self._committed(run) for run in step.runs]
         drafts = self._draft(step.runs, states)
-        tokens: list[int] = []
-        passed: list[Passed] = []
-        wanted: list[int] = []
-        pictured: list[int] = []
-        for run, state, guesses in zip(step.runs, states, drafts, strict=True):
-            rows = slice(len(tokens), len(tokens) + len(run.tokens) + len(guesses))
-            passed.append(Passed(state, rows, [*run.tokens, *guesses], run.decode))
-            pictured.extend(len(tokens) + index for index in run.media)
-            tokens.extend(passed[-1].tokens)
-            wanted.extend(range(rows.stop - run.logits - len(guesses), rows.stop))
-        batch = torch.tensor(tokens, dtype=torch.int64, device=self._model.device)
-        spans = [Span(part.rows, part.state, part.decode) for part in passed]
-        watch = None if self._drafter is None else self._drafter.watch
-        media = MediaRows(pictured, media_rows) if pictured else None
-        logits = self._model.forward(batch, spans, wanted, media, watch)
-        if self._drafter is not None:
-            # A window without an order is of a request that is never drafted for.
-            follows = zip(passed, step.runs, strict=True)
-            self._drafter.passed([part for part, run in follows if not run.decode or run.order is not None])
+        batch = _Batch(step.runs, states, drafts)
+        logits = self._whole(batch, media_rows) if step.runs else self._model.no_logits()
+        found = logits.cpu()
+        mark = b""
+        began = time.monotonic()
+        if step.part is not None:
+            if step.part.runs:
+                begun = _Batch(step.part.runs, [self._committed(run) for run in step.part.runs], None)
+                self._fill = OpenFill(self._model, self._drafter, begun.by_slot, begun.ends, begun.media(media_rows))
+            found, mark = self._advance(step.part.units, found)
+        slice_s = time.monotonic() - began
         for slot, name in step.kept:
             self._kept[name] = self._states[slot].snapshot()
-        result = zlib.crc32(logits.cpu().numpy().tobytes(), zlib.crc32(json.dumps(drafts).encode()))
+        result = zlib.crc32(mark + found.numpy().tobytes(), zlib.crc32(json.dumps(drafts).encode()))
         self._compare(step.number, checksum, result)
-        return Executed(logits, drafts)
+        return Executed(found, drafts, slice_s)
+
+    def _whole(self, batch: _Batch, media_rows: Tensor | None) -> Tensor:
+        """All layers of everything in the batch, in one pass; the wanted logits."""
+        tokens = torch.tensor(batch.tokens, dtype=torch.int64, device=self._model.device)
+        spans = [Span(part.rows, part.state, part.decode) for part in batch.passed]
+        watch = None if self._drafter is None else self._drafter.watch
+        logits = self._model.forward(tokens, spans, batch.wanted, batch.media(media_rows), watch)
+        if self._drafter is not None:
+            # A window without an order is of a request that is never drafted for.
+            follows = zip(batch.passed, batch.runs, strict=True)
+            self._drafter.passed([part for part, run in follows if not run.decode or run.order is not None])
+        return logits
+
+    def _advance(self, units: int, found: Tensor) -> tuple[Tensor, bytes]:
+        """Run a slice: the logits with those of a pass that ended, or a mark of one that did not."""
+        assert self._fill is not None
+        ended = self._fill.run(units)
+        if ended is None:
+            return found, self._fill.mark().cpu().numpy().tobytes()
+        self._fill = None
+        return torch.cat([found, ended.cpu()]), b""
 
     def _committed(self, run: Run) -> SequenceState:
         """The state a run continues, with what stays of its last window."""

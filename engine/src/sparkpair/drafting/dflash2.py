@@ -58,6 +58,11 @@ class DFlash2Drafter:
         self._model = model
         self._taps: list[Tensor] = []
 
+    @property
+    def watched(self) -> frozenset[int]:
+        """See RankDrafter."""
+        return frozenset(self._model.config.taps)
+
     def new_state(self) -> DFlash2State:
         """See RankDrafter."""
         target = self._model.target

@@ -41,6 +41,10 @@ class Passed:
 class RankDrafter(Protocol):
     """A drafter as one rank holds it."""
 
+    @property
+    def watched(self) -> frozenset[int]:
+        """The layers whose streams it looks at, EMBEDDED among them where it looks at what they begin with."""
+
     def new_state(self) -> DraftState:
         """The empty state of a new sequence."""
 

@@ -45,6 +45,11 @@ class MtpDrafter:
         self._embedded: Tensor | None = None
         self._hidden: Tensor | None = None
 
+    @property
+    def watched(self) -> frozenset[int]:
+        """See RankDrafter."""
+        return frozenset({EMBEDDED, self._last_layer})
+
     def new_state(self) -> MtpState:
         """See RankDrafter."""
         backbone = self._head.backbone

@@ -90,28 +90,47 @@ class Glm5NextRank:
         advance their sequence's position; decode rows wait for its `commit`. `watch` is told every layer's streams.
         """
         streams = self.absorb(tokens, spans, media, watch)
-        if not logit_rows:
-            return streams.new_empty(0, self.config.vocab_size, dtype=torch.float32)
-        return self.logits(self.hidden(streams[torch.tensor(logit_rows, device=streams.device)]))
+        return self.logits_of(streams, logit_rows)
 
     @torch.inference_mode()
     def absorb(
         self, tokens: Tensor, spans: list[Span], media: MediaRows | None = None, watch: Watch | None = None
     ) -> Tensor:
         """The streams after the last layer, [T, S, d], for every row of the batch; see `forward`."""
+        streams = self.through(self.enter(tokens, media, watch), spans, range(len(self.layers)), watch)
+        for span in spans:
+            span.advance()
+        return streams
+
+    @torch.inference_mode()
+    def enter(self, tokens: Tensor, media: MediaRows | None = None, watch: Watch | None = None) -> Tensor:
+        """The streams [T, S, d] before the first layer."""
         x = self.embedding[tokens]
         if media is not None:
             place_media(x, media, self.group)
         streams = x.unsqueeze(1).expand(-1, self.config.hc_mult, -1)
         if watch is not None:
             watch(EMBEDDED, streams)
-        for layer in self.layers:
-            streams = layer.forward(streams, spans, self.group)
-            if watch is not None:
-                watch(layer.index, streams)
-        for span in spans:
-            span.advance()
         return streams
+
+    @torch.inference_mode()
+    def through(self, streams: Tensor, spans: list[Span], layers: range, watch: Watch | None = None) -> Tensor:
+        """The streams after some of the layers, in which the spans' states then hold the rows; no span advances."""
+        for index in layers:
+            streams = self.layers[index].forward(streams, spans, self.group)
+            if watch is not None:
+                watch(index, streams)
+        return streams
+
+    def logits_of(self, streams: Tensor, rows: list[int]) -> Tensor:
+        """Logits [len(rows), vocab] in fp32 of some rows of the streams after the last layer."""
+        if not rows:
+            return self.no_logits()
+        return self.logits(self.hidden(streams[torch.tensor(rows, device=streams.device)]))
+
+    def no_logits(self) -> Tensor:
+        """Logits of no row."""
+        return torch.empty(0, self.config.vocab_size, dtype=torch.float32, device=self.device)
 
     @torch.inference_mode()
     def hidden(self, streams: Tensor) -> Tensor:
