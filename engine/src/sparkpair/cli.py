@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from sparkpair import __version__
 from sparkpair.api.arguments import add_arguments, http_settings
+from sparkpair.bench import command as bench
 from sparkpair.errors import UserError
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
     logits.add_argument("--tp", type=int, default=1, metavar="N", help="ranks, all started on this machine")
     logits.add_argument("--step", action="store_true", help="one token at a time instead of the whole prompt")
     logits.add_argument("-o", "--output", type=pathlib.Path, required=True, metavar="OUT.npz")
+    bench.add_arguments(commands.add_parser("bench", help="measure a server: decode, prefill, reuse, concurrent fill"))
     return parser
 
 
@@ -251,6 +253,7 @@ COMMANDS = {
     "miniature": _miniature,
     "miniature-drafter": _miniature_drafter,
     "logits": _logits,
+    "bench": bench.bench,
 }
 
 
