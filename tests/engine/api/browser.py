@@ -54,6 +54,11 @@ class Browser:
         message = f"{selector} never said {words!r}"
         return str(WebDriverWait(self.driver, PATIENCE_S, 0.05).until(has_words, message))
 
+    def wait_for_count(self, selector: str, count: int) -> None:
+        """Wait until there are so many such elements."""
+        message = f"there never were {count} of {selector}"
+        WebDriverWait(self.driver, PATIENCE_S, 0.05).until(lambda _: len(self.texts(selector)) == count, message)
+
     def js(self, script: str) -> Any:
         """What a script returns."""
         return self.driver.execute_script(script)

@@ -55,6 +55,7 @@ async def test_health_has_every_figure(server: Server) -> None:
         "prefill_seconds_total": 1.5,
         "decode_seconds_total": 2.5,
         "context_length": 4096,
+        "vision": False,
         "world_size": 2,
         "step": 57,
         "iteration_s": 0.125,

@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import pathlib
 from typing import Any
 
 import pytest
 from sparkpair.api.keys import KeyRing
+from sparkpair.media.limits import MediaLimits
+from sparkpair.media.prepared import prepare
 
 from tests.engine.api.browser import Browser, browser
 from tests.engine.api.conftest import MODEL, Serve, Server
 from tests.engine.api.scripted import HOLD
+from tests.engine.media.files import encoded, picture
 
 __all__ = ["browser"]
 
@@ -185,3 +190,89 @@ async def test_page_fits_every_window_in_both_schemes(
 
     await asyncio.to_thread(look)
     assert browser.complaints() == []
+
+
+# Makes an event that carries a file, as a drag or the clipboard does.
+DELIVER = """
+const [selector, kind, type, base64] = arguments, carrier = new DataTransfer();
+const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+carrier.items.add(new File([bytes], "given", {type}));
+const options = {bubbles: true, cancelable: true}, target = document.querySelector(selector);
+target.dispatchEvent(kind === "paste" ? new ClipboardEvent(kind, {...options, clipboardData: carrier})
+                                      : new DragEvent(kind, {...options, dataTransfer: carrier}));
+"""
+
+
+async def test_pictures_are_chosen_dropped_and_pasted_shown_and_sent(
+    serve: Serve, browser: Browser, tmp_path: pathlib.Path
+) -> None:
+    chosen = [encoded(picture(120, 90, seed), "JPEG") for seed in (1, 2)]
+    for number, data in enumerate(chosen):
+        (tmp_path / f"{number}.jpg").write_bytes(data)
+    dropped, pasted = encoded(picture(80, 80, 3)), encoded(picture(64, 64, 4).convert("P"), "GIF")
+
+    def deliver(selector: str, kind: str, type_: str, data: bytes) -> None:
+        browser.driver.execute_script(DELIVER, selector, kind, type_, base64.b64encode(data).decode())
+
+    async with serve(engine={"context_length": 100_000}, vision=True, keys=KeyRing(["sk-page"])) as server:
+        server.says("</think>", "A cat.", "<|user|>")
+
+        def show() -> None:
+            browser.open(server.url)
+            browser.find("#key").send_keys("sk-page\n")
+            browser.wait_for_text("#state", "ready")
+            assert browser.find("#attach").is_displayed()
+            browser.find("#files").send_keys("\n".join(str(tmp_path / f"{number}.jpg") for number in range(2)))
+            browser.wait_for_count("#waiting img", 2)
+            browser.find("#waiting button").click()
+            browser.wait_for_count("#waiting img", 1)
+            deliver("#chat", "dragover", "image/png", dropped)
+            assert "over" in (browser.find("#chat").get_attribute("class") or "")
+            deliver("#chat", "drop", "image/png", dropped)
+            browser.wait_for_count("#waiting img", 2)
+            assert "over" not in (browser.find("#chat").get_attribute("class") or "")
+            deliver("#text", "paste", "image/gif", pasted)
+            browser.wait_for_count("#waiting img", 3)
+            deliver("#chat", "drop", "application/pdf", b"%PDF")
+            browser.wait_for_text("#last", "given is no picture")
+            deliver("#chat", "drop", "image/bmp", b"BM no picture")
+            browser.wait_for_text("#last", "given cannot be read as a picture")
+            browser.find("#text").send_keys("What is it?\n")
+            browser.wait_for_text(".turn:last-child", "A cat.")
+            browser.wait_for_count("#waiting img", 0)
+            browser.wait_for_count(".user .shown img", 3)
+            assert browser.js("return [...document.querySelectorAll('#chat img')].every((one) => one.naturalWidth > 0)")
+            browser.find("#text").send_keys("And now?\n")
+
+        await asyncio.to_thread(show)
+        while len(server.engine.replies) < 2:
+            await server.engine.submitted()
+        first, second = (reply.request for reply in server.engine.replies)
+        wanted = [prepare("picture", data, MediaLimits()).digest for data in (chosen[1], dropped)]
+        assert [part.digest for part in first.media][:2] == wanted
+        assert len(first.media) == 3, "a GIF is drawn anew, as the server reads none"
+        assert [part.digest for part in second.media] == [part.digest for part in first.media]
+        await asyncio.to_thread(browser.wait_for_text, ".turn:last-child", "A cat.")
+        assert browser.complaints() == []
+
+
+async def test_a_refused_picture_is_told_of_and_one_without_vision_cannot_be_given(
+    serve: Serve, browser: Browser, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "broken.png").write_bytes(encoded(picture(80, 80))[:200])
+
+    def give(url: str) -> None:
+        browser.open(url)
+        browser.wait_for_text("#state", "ready")
+        browser.find("#files").send_keys(str(tmp_path / "broken.png"))
+        browser.wait_for_count("#waiting img", 1)
+        browser.find("#send").click()
+        browser.wait_for_text(".turn:last-child", "the picture is damaged")
+
+    async with serve(vision=True) as server:
+        await asyncio.to_thread(give, server.url)
+        browser.complaints()
+    async with serve() as server:
+        await asyncio.to_thread(browser.open, server.url)
+        await asyncio.to_thread(browser.wait_for_text, "#state", "ready")
+        assert not browser.find("#attach").is_displayed()

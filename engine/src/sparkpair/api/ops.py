@@ -80,6 +80,7 @@ async def health(request: Request) -> Response:
         "prefill_seconds_total": round(figures.prefill_seconds_total, 6),
         "decode_seconds_total": round(figures.decode_seconds_total, 6),
         "context_length": serving.engine.context_length,
+        "vision": serving.options.vision,
         "world_size": serving.engine.world_size,
         "step": figures.step,
         "iteration_s": round(figures.iteration_s, 6),
