@@ -17,7 +17,7 @@ from tests.engine.clients.scenarios import ScenarioEngine
 @pytest.fixture(scope="session")
 def known_url(text_directory: Path, tokenizer: TextTokenizer) -> Iterator[str]:
     """A server that says what the prompt asks for by name."""
-    server = Background(text_directory, ScenarioEngine(tokenizer))
+    server = Background(text_directory, ScenarioEngine(tokenizer), vision=True)
     yield f"http://127.0.0.1:{server.port}"
     server.close()
 

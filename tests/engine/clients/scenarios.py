@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from sparkpair.chat.tokenizer import TextTokenizer
 from sparkpair.request import GenerationRequest
@@ -37,7 +38,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
 """What the model says after `scenario:NAME`; once it has a result of a call, `result`. `eager` must be made to call."""
 
 FORCED = (*WEATHER[2:], "<|observation|>")
-"""What the model says behind a call that was begun for it."""
+"""What the model says behind a call that it was made to begin."""
 
 _NAME = re.compile(r"scenario:(\w+)")
 
@@ -51,19 +52,19 @@ class ScenarioEngine(ScriptedEngine):
 
     def submit(self, request: GenerationRequest) -> ScriptedReply:
         """See request.Engine."""
-        prompt = b"".join(map(self._tokenizer.token_bytes, request.prompt_ids)).decode()
-        self.script = self._script(prompt)
+        self.script = self._script(self._text(request.prompt_ids), getattr(request.constraint, "call", ()))
         return super().submit(request)
 
-    def _script(self, prompt: str) -> Script:
-        if prompt.endswith("<tool_call>weather"):
-            parts = FORCED
-        elif prompt.endswith("<tool_call>"):
-            parts = ("weather", *FORCED)
-        elif "<tool_response>" in prompt:
-            parts = SCENARIOS["result"]
-        else:
-            parts = SCENARIOS[["plain", *_NAME.findall(prompt)][-1]]
+    def _text(self, ids: Sequence[int]) -> str:
+        return b"".join(map(self._tokenizer.token_bytes, ids)).decode()
+
+    def _script(self, prompt: str, call: Sequence[int]) -> Script:
+        """`call` is what the answer is made to begin with, whatever the model would say there."""
+        name = "result" if "<tool_response>" in prompt else ["plain", *_NAME.findall(prompt)][-1]
+        parts = SCENARIOS[name]
+        if call:
+            begun = ("weather", *FORCED) if self._text(call) == "<tool_call>" else FORCED
+            parts = (*THOUGHT, *["!"] * len(call), *begun)
         if prompt.endswith("</think>") and "</think>" in parts:
             parts = parts[parts.index("</think>") + 2 :]
         if SHELL in parts:

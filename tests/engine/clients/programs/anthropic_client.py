@@ -8,6 +8,8 @@ from typing import Any
 
 import anthropic
 
+from tests.engine.clients.programs.shown import PICTURE, WORDS_PART
+
 MODEL = "m"
 WEATHER: Any = {
     "name": "weather",
@@ -32,9 +34,11 @@ def expect(error: type[Exception], call: Any) -> Any:
     raise AssertionError(f"{error.__name__} was not raised")
 
 
-def agree(client: anthropic.Anthropic, model: str) -> None:
+def agree(client: anthropic.Anthropic, model: str, **asked: Any) -> int:
     """Streamed and unstreamed replies of whatever model this is are the same, and the prompt is as long as counted."""
-    fields = ask("plain", model=model, max_tokens=24, tools=[WEATHER], thinking={"type": "adaptive"})
+    fields = ask(
+        "plain", **{"model": model, "max_tokens": 24, "tools": [WEATHER], "thinking": {"type": "adaptive"}, **asked}
+    )
     whole = client.messages.create(**fields)
     with client.messages.stream(**fields) as stream:
         final = stream.get_final_message()
@@ -46,6 +50,33 @@ def agree(client: anthropic.Anthropic, model: str) -> None:
         **{key: fields[key] for key in ("model", "messages", "tools", "thinking")}
     )  # fmt: skip
     assert counted.input_tokens == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+    return counted.input_tokens
+
+
+def look(client: anthropic.Anthropic, model: str) -> None:
+    """Pictures are shown by the user and by a tool, and count."""
+
+    def count(*messages: Any) -> int:
+        return agree(client, model, messages=list(messages), max_tokens=6)
+
+    data = PICTURE.partition(",")[2]
+    image: dict[str, Any] = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/jpeg", "data": data},
+    }
+    plain = count({"role": "user", "content": [WORDS_PART]})
+    shown = count({"role": "user", "content": [image, WORDS_PART]})
+    url = {"type": "image", "source": {"type": "url", "url": PICTURE}}
+    assert count({"role": "user", "content": [url, WORDS_PART]}) == shown > plain + 16
+    call = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [image, WORDS_PART]}
+    asked = {"role": "user", "content": "Look"}
+    answered = {"role": "user", "content": [result]}
+    assert count(asked, {"role": "assistant", "content": [call]}, answered) > shown
+    image["source"] = {"type": "base64", "media_type": "image/jpeg", "data": data[:200]}
+    broken = ask("plain", model=model, messages=[{"role": "user", "content": [image]}])
+    error = expect(anthropic.BadRequestError, lambda: client.messages.create(**broken))
+    assert error.body["error"]["message"].startswith("messages[0].content[0]: ")
 
 
 def messages(client: anthropic.Anthropic) -> None:
@@ -113,7 +144,9 @@ def errors(client: anthropic.Anthropic, busy_url: str) -> None:
 
 def main(url: str, busy_url: str | None = None) -> None:
     with anthropic.Anthropic(base_url=url, api_key="any", max_retries=0) as client:
-        agree(client, client.models.list().data[0].id)
+        model = client.models.list().data[0].id
+        agree(client, model)
+        look(client, model)
         if busy_url is None:
             return
         messages(client)

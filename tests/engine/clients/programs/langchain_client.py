@@ -12,6 +12,8 @@ from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
+from tests.engine.clients.programs.shown import IMAGE_PART, VIDEO_PART, WORDS_PART
+
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
@@ -78,6 +80,13 @@ def agree(url: str) -> None:
     whole, streamed = model.invoke(ask("plain")), summed(model, ask("plain"))
     assert whole.content == streamed.content != ""
     assert whole.usage_metadata["total_tokens"] == streamed.usage_metadata["total_tokens"]
+    plain = whole.usage_metadata["input_tokens"]
+    for parts in ([WORDS_PART, IMAGE_PART], [IMAGE_PART, WORDS_PART, VIDEO_PART]):
+        asked = [HumanMessage(content=parts)]
+        whole, streamed = model.invoke(asked), summed(model, asked)
+        assert whole.content == streamed.content != ""
+        assert whole.usage_metadata["total_tokens"] == streamed.usage_metadata["total_tokens"]
+        assert whole.usage_metadata["input_tokens"] > plain + 16 * (len(parts) - 1)
 
 
 def main(url: str, busy_url: str | None = None) -> None:

@@ -13,6 +13,8 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it fetches a file from
 import httpx
 import litellm
 
+from tests.engine.clients.programs.shown import IMAGE_PART, VIDEO_PART, WORDS_PART
+
 WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -80,9 +82,10 @@ def check(asker: Asker) -> None:
     expect(litellm.ContextWindowExceededError, lambda: asker.ask("x " * 20_000))
 
 
-def agree(asker: Asker) -> None:
-    """Streamed and unstreamed replies of whatever model this is are the same."""
-    whole, streamed = (ask("plain", temperature=0, max_tokens=24) for ask in (asker.ask, asker.stream))
+def agree(asker: Asker, **fields: Any) -> int:
+    """Streamed and unstreamed replies of whatever model this is are the same; the tokens of the prompt."""
+    asked = {"temperature": 0, "max_tokens": 24, **fields}
+    whole, streamed = (ask("plain", **asked) for ask in (asker.ask, asker.stream))
     told = [
         (reply.choices[0].message.content or "", reply.choices[0].message.reasoning_content)
         for reply in (whole, streamed)
@@ -90,10 +93,22 @@ def agree(asker: Asker) -> None:
     assert told[0] == told[1]
     assert any(told[0])
     assert whole.usage.completion_tokens == streamed.usage.completion_tokens
+    return int(whole.usage.prompt_tokens)
+
+
+def look(asker: Asker) -> None:
+    """Pictures and clips are shown and count."""
+    plain, *shown = (
+        agree(asker, messages=[{"role": "user", "content": parts}], max_tokens=6)
+        for parts in ([WORDS_PART], [IMAGE_PART, WORDS_PART], [VIDEO_PART, WORDS_PART])
+    )
+    assert min(shown) > plain + 16
 
 
 def main(url: str, busy_url: str | None = None) -> None:
-    agree(Asker("openai", f"{url}/v1", httpx.get(f"{url}/v1/models").json()["data"][0]["id"]))
+    asker = Asker("openai", f"{url}/v1", httpx.get(f"{url}/v1/models").json()["data"][0]["id"])
+    agree(asker)
+    look(asker)
     if busy_url is None:
         return
     chat = Asker("openai", f"{url}/v1")

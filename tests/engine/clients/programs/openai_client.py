@@ -14,6 +14,8 @@ from typing import Any
 import openai
 import pydantic
 
+from tests.engine.clients.programs.shown import CLIP, IMAGE_PART, PICTURE, VIDEO_PART, WORDS_PART
+
 MODEL = "m"
 WEATHER: Any = {
     "type": "function",
@@ -45,16 +47,21 @@ def expect(error: type[Exception], call: Any) -> Any:
     raise AssertionError(f"{error.__name__} was not raised")
 
 
-def agree(client: openai.OpenAI, model: str) -> None:
-    """Streamed and unstreamed replies of whatever model this is are the same."""
-    options: Any = {"model": model, "temperature": 0, "max_tokens": 24, "messages": ask("plain")}
+def agree(client: openai.OpenAI, model: str, messages: Any = None, max_tokens: int = 24) -> int:
+    """Streamed and unstreamed replies of whatever model this is are the same; the tokens of the prompt."""
+    options: Any = {"model": model, "temperature": 0, "messages": messages or ask("plain"), "max_tokens": max_tokens}
     whole = client.chat.completions.create(**options)
     chunks = list(client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}))
     for key in ("content", "reasoning_content"):
         pieces = [getattr(chunk.choices[0].delta, key, None) or "" for chunk in chunks if chunk.choices]
         assert "".join(pieces) == (getattr(whole.choices[0].message, key, None) or "")
     assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
-    asked: Any = {"model": model, "input": "scenario:plain", "temperature": 0, "max_output_tokens": 24}
+    return int(whole.usage.prompt_tokens)
+
+
+def agree_responses(client: openai.OpenAI, model: str, items: Any = "scenario:plain", max_tokens: int = 24) -> int:
+    """The same of responses."""
+    asked: Any = {"model": model, "input": items, "temperature": 0, "max_output_tokens": max_tokens}
     response = client.responses.create(**asked)
     events = list(client.responses.create(**asked, stream=True))
     assert events[-1].response.usage.total_tokens == response.usage.total_tokens
@@ -62,6 +69,32 @@ def agree(client: openai.OpenAI, model: str) -> None:
     assert texts[0] == texts[1]
     assert "".join(texts[0])
     assert client.responses.retrieve(response.id) == response
+    return int(response.usage.input_tokens)
+
+
+def look(client: openai.OpenAI, model: str) -> None:
+    """Pictures and clips are shown in every way that there is, and count."""
+
+    def count(*messages: Any) -> int:
+        return agree(client, model, list(messages), max_tokens=6)
+
+    def count_item(**part: Any) -> int:
+        content = [{"type": "input_text", "text": "What is it?"}, part]
+        return agree_responses(client, model, [{"role": "user", "content": content}], max_tokens=6)
+
+    plain = count({"role": "user", "content": [WORDS_PART]})
+    counts = [count({"role": "user", "content": [part, WORDS_PART]}) for part in (IMAGE_PART, VIDEO_PART)]
+    call = {"id": "a", "type": "function", "function": {"name": "time", "arguments": "{}"}}
+    asked = {"role": "user", "content": [VIDEO_PART, WORDS_PART]}
+    result = {"role": "tool", "tool_call_id": "a", "content": [IMAGE_PART]}
+    assert count(asked, {"role": "assistant", "tool_calls": [call]}, result) > sum(counts) - plain
+    assert count_item(type="input_image", image_url=PICTURE, detail="auto") == counts[0]
+    assert count_item(type="input_video", video_url=CLIP) == counts[1]
+    assert min(counts) > plain + 16
+    broken = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE[:200]}}]}]
+    error = expect(openai.BadRequestError, lambda: client.chat.completions.create(model=model, messages=broken))
+    assert error.param == "messages"
+    assert "messages[0].content[0]: " in error.message
 
 
 def chat(client: openai.OpenAI) -> None:
@@ -180,7 +213,10 @@ def errors(client: openai.OpenAI, busy_url: str) -> None:
 
 def main(url: str, busy_url: str | None = None) -> None:
     with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
-        agree(client, client.models.list().data[0].id)
+        model = client.models.list().data[0].id
+        agree(client, model)
+        agree_responses(client, model)
+        look(client, model)
         if busy_url is None:
             return
         assert client.models.retrieve(MODEL).created > 0
