@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import hmac
+import mmap
 import os
 import queue
 import secrets
@@ -24,8 +26,9 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import _copy_ser
 from ansible_collections.sparkpair.serving.plugins.module_utils._job import Job, JobError, Report
 from ansible_collections.sparkpair.serving.plugins.module_utils._snapshot import Snapshot, amount
 
-_BUFFER = 4 << 20
-_WINDOW = 64 << 20
+_BUFFER = 8 << 20
+# What can be written past the page cache is a multiple of this, of which every disk's block is a part.
+_BLOCK = 4096
 # A file may be asked for again so often without a byte having come in between.
 _MOST_FAILURES = 5
 _CONNECT_S = 10.0
@@ -144,6 +147,62 @@ def _take_out(snapshot: Snapshot, manifest: Files) -> None:
             os.unlink(path)
 
 
+class _Partial:
+    """A file that is not whole yet, written straight to the disk where the file system lets one.
+
+    On unified memory a page cache full of weights is memory that the GPU lacks. `length` is how much of it there is.
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        self._path, self._direct = path, True
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._direct = False
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        found = os.fstat(self._descriptor).st_size
+        self.length = 0 if found > size else found - found % _BLOCK
+        os.ftruncate(self._descriptor, self.length)
+
+    def __enter__(self) -> _Partial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            os.fsync(self._descriptor)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(self._descriptor)
+
+    def read_again(self, digest: Any, buffer: memoryview) -> None:
+        """Hash what an earlier run has brought."""
+        left = self.length
+        with open(self._path, "rb", buffering=0) as file:
+            while left:
+                count = file.readinto(buffer[: min(_BUFFER, left)])
+                if not count:
+                    raise ConnectionError("the partial file has become shorter")
+                digest.update(buffer[:count])
+                left -= count
+
+    def append(self, data: memoryview) -> None:
+        """Write the next bytes; only the last ones, which fill no whole block, go through the page cache."""
+        while data:
+            if self._direct and (len(data) % _BLOCK or self.length % _BLOCK):
+                whole = len(data) - len(data) % _BLOCK if self.length % _BLOCK == 0 else 0
+                if whole:
+                    self.append(data[:whole])
+                    data = data[whole:]
+                self._direct = False
+                flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+                fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+            count = os.pwrite(self._descriptor, data, self.length)
+            self.length += count
+            data = data[count:]
+
+
 class _Line:
     """A connection to the head, made when it is needed and made again after it was closed."""
 
@@ -225,7 +284,8 @@ class _Copier:
 
     def _stream(self, left: queue.SimpleQueue[tuple[str, Mapping[str, Any]]]) -> None:
         line = _Line(self._source, self._secret)
-        buffer = memoryview(bytearray(_BUFFER))
+        # At the start of a page, as writing past the page cache wants it.
+        buffer = memoryview(mmap.mmap(-1, _BUFFER))
         try:
             while not self._stop.is_set():
                 try:
@@ -279,55 +339,36 @@ class _Copier:
     def _receive(self, connection: socket.socket, partial: str, one: Mapping[str, Any], buffer: memoryview) -> str:
         """Append to a partial file what is missing of it, and return the hash of the whole, empty without hashing."""
         digest = _manifest.hasher(one, one["size"]) if self._hashing else None
-        with open(partial, "ab+", buffering=0) as file:
-            at = file.seek(0, os.SEEK_END)
-            if at > one["size"]:
-                file.truncate(0)
-                at = 0
-            if at:
-                file.seek(0)
-                self._again(file, at, digest, buffer)
-                self._counter.add(at)
-            _copy_server.send_line(connection, {"repo": self._snapshot.repo, "path": one["path"], "offset": at})
+        with _Partial(partial, one["size"]) as file:
+            if digest:
+                file.read_again(digest, buffer)
+            self._counter.add(file.length)
+            asked = {"repo": self._snapshot.repo, "path": one["path"], "offset": file.length}
+            _copy_server.send_line(connection, asked)
             answer = _copy_server.read_line(connection)
             if answer.get("size") != one["size"]:
                 found = answer.get("error") or f"it has {answer.get('size')} bytes there instead of {one['size']}"
                 raise JobError(f"the head cannot send {one['path']}: {found}. Run again, so that it is verified there")
-            dropped = at
-            while at < one["size"]:
-                if self._stop.is_set():
-                    raise _Stopped
-                count = connection.recv_into(buffer[: min(_BUFFER, one["size"] - at)])
-                if not count:
-                    raise ConnectionError("the connection was closed")
-                self._write(file, buffer[:count])
-                if digest:
-                    digest.update(buffer[:count])
-                at += count
-                with self._lock:
-                    self.received += count
-                self._counter.add(count)
-                if at - dropped >= _WINDOW:
-                    # Starts the writing of what is new, and lets go of what was written before.
-                    os.posix_fadvise(file.fileno(), 0, at, os.POSIX_FADV_DONTNEED)
-                    dropped = at
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            while file.length < one["size"]:
+                filled = 0
+                try:
+                    wanted = min(_BUFFER, one["size"] - file.length)
+                    while filled < wanted:
+                        if self._stop.is_set():
+                            raise _Stopped
+                        count = connection.recv_into(buffer[filled:wanted])
+                        if not count:
+                            raise ConnectionError("the connection was closed")
+                        filled += count
+                finally:
+                    # Also what came before the line broke.
+                    file.append(buffer[:filled])
+                    if digest:
+                        digest.update(buffer[:filled])
+                    with self._lock:
+                        self.received += filled
+                    self._counter.add(filled)
         return str(digest.hexdigest()) if digest else ""
-
-    def _again(self, file: Any, length: int, digest: Any, buffer: memoryview) -> None:
-        """Hash what an earlier run has brought of a file."""
-        while digest and length:
-            count = file.readinto(buffer[: min(_BUFFER, length)])
-            if not count:
-                raise ConnectionError("the partial file has become shorter")
-            digest.update(buffer[:count])
-            length -= count
-
-    @staticmethod
-    def _write(file: Any, data: memoryview) -> None:
-        while data:
-            data = data[file.write(data) :]
 
     def _explained(self, error: Exception) -> Exception:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -192,10 +192,11 @@ def test_s14_a_file_that_was_cut_goes_on_where_it_was(head: Host, worker: Host) 
     one = max(manifest, key=lambda file: file["size"])
     begun = worker.repository / "blobs" / f"{one['blob']}{_hub_cache.PARTIAL}"
     begun.parent.mkdir(parents=True)
-    begun.write_bytes(head.file(one["path"]).read_bytes()[:3_000_000])
+    # To the end of a block: a part of one is not taken for written.
+    begun.write_bytes(head.file(one["path"]).read_bytes()[: 732 * 4096 + 5])
     with Served(head) as port:
         done = pull_here(worker, port, manifest)
-    assert done["copied_bytes"] == sum(file["size"] for file in manifest) - 3_000_000
+    assert done["copied_bytes"] == sum(file["size"] for file in manifest) - 732 * 4096
     assert worker.contents() == head.contents()
 
 
@@ -206,7 +207,8 @@ def test_a_connection_that_breaks_in_a_file_is_made_again_within_the_run(head: H
         done = pull_here(worker, relay.port, manifest)
         relay.close()
     assert relay.connections == 3
-    assert done["copied_bytes"] == sum(file["size"] for file in manifest)
+    # Less than a block came twice.
+    assert 0 <= done["copied_bytes"] - sum(file["size"] for file in manifest) < 4096
     assert worker.contents() == head.contents()
 
 
@@ -233,7 +235,8 @@ def test_a_full_disk_is_said_keeps_what_came_and_the_next_run_goes_on(
         subprocess.run(["mount", "-o", "remount,size=64m", str(worker.cache)], check=True)
         with Served(head) as port:
             done = pull_here(worker, port, manifest)
-        assert done["copied_bytes"] == sum(file["size"] for file in manifest) - came
+        # Less than a block of each file came twice.
+        assert 0 <= done["copied_bytes"] + came - sum(file["size"] for file in manifest) < 2 * 4096
         assert worker.contents() == head.contents()
     finally:
         subprocess.run(["umount", str(worker.cache)], check=True)
