@@ -73,6 +73,14 @@ test-molecule: $(VENV)/.dev ## Play the rehearsal's whole life with molecule
 bench-api: $(VENV)/.dev ## Measure what the HTTP side costs beside the source's own loop, in one run
 	$(BIN)/python bench/api_overhead.py
 
+.PHONY: bench-weights
+bench-weights: $(VENV)/.dev ## Measure the copy of weights beside raw TCP and the disk, and verifying them again (needs iperf3)
+	$(BIN)/python bench/weights.py
+
+.PHONY: bench-converge
+bench-converge: $(VENV)/.dev ## Measure a run of site.yml that changes nothing beside a play that gathers facts (needs sshd)
+	$(BIN)/python bench/converge.py
+
 # --- building ---------------------------------------------------------------------------------------------------------
 
 .PHONY: build

@@ -12,7 +12,6 @@ shards are verified again.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import os
@@ -23,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,24 +85,19 @@ def make(cache: Path, count: int, size: int) -> list[dict[str, Any]]:
     return manifest
 
 
-@contextlib.contextmanager
-def listening(command: list[str], port: int) -> Iterator[None]:
-    """A server that is up."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
-        while server.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection((HEAD, port), 0.2):
-                break
-        yield
-        server.terminate()
-
-
 def tcp(streams: int) -> float:
     """What TCP alone carries between the two addresses."""
     with socket.create_server((HEAD, 0)) as free:
-        port = free.getsockname()[1]
-    command = ["iperf3", "--client", HEAD, "--port", str(port), "--json", "--time", "3", "--parallel", str(streams)]
-    with listening(["iperf3", "--server", "--bind", HEAD, "--port", str(port)], port):
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        port = str(free.getsockname()[1])
+    serve = ["iperf3", "--server", "--bind", HEAD, "--port", port, "--forceflush", "--one-off"]
+    ask = ["iperf3", "--client", HEAD, "--port", port, "--json", "--time", "3", "--parallel", str(streams)]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        while "listening" not in server.stdout.readline():
+            if server.poll() is not None:
+                raise SystemExit("iperf3 does not serve")
+        done = subprocess.run(ask, capture_output=True, text=True, check=True)
+        server.stdout.read()
     return float(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]) / 8
 
 

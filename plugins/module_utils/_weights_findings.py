@@ -91,11 +91,13 @@ def cache_bytes(settings: Mapping[str, Any], lacking: int | None) -> int:
 def settled(plan: Mapping[str, Any], settings: ByHost, probes: ByHost) -> bool:
     """Say whether every host has all that it serves, verified, and the same. A mount is looked at by its own role."""
     head, *others = probes
-    known = [one["known"] and one["state"] == "complete" for one in probes[head].get("snapshots", ())]
-    if not all(known) or (others and settings[head]["worker_weights"] == "nfs" and plan["snapshots"]):
+    if others and settings[head]["worker_weights"] == "nfs" and plan["snapshots"]:
         return False
-    digests = [[one["digest"] for one in probe.get("snapshots", ())] for probe in probes.values()]
-    return all(one == digests[0] and all(one) for one in digests)
+    looks = [probe.get("snapshots", ()) for probe in probes.values()]
+    if not all(one["state"] == "complete" for look in looks for one in look):
+        return False
+    wanted = [one["digest"] for one in looks[0]]
+    return all(one["known"] for one in looks[0]) and all([one["digest"] for one in look] == wanted for look in looks)
 
 
 def _head(plan: Mapping[str, Any]) -> str:
