@@ -64,7 +64,7 @@ class ActionModule(ActionBase):
             mistakes.append(Mistake(f"host {own}", "it is in neither the group head nor the group workers"))
         if arguments["whole_pair"]:
             mistakes += _plan.absent_from_run(hosts, variables["ansible_play_hosts_all"])
-        given = {host: self._given(host, variables) for host in hosts}
+        given = {host: _settings.answered(declared, self._given(host, variables)) for host in hosts}
         settings, wrong = _settings.resolve(declared, given)
         mistakes += wrong
         connections = {host: str(variables["hostvars"][host].get("ansible_host", host)) for host in hosts}
@@ -90,6 +90,7 @@ class ActionModule(ActionBase):
         result = {
             "changed": False,
             "settings": completed[own],
+            "given": {name: one.value for name, one in given[own].items()},
             "origins": _effective.origins(declared.values(), given[own], completed[own], reasons[own]),
             "plan": plan,
             "recorded": recorded,
@@ -101,6 +102,11 @@ class ActionModule(ActionBase):
         """Return what was set for `host`, by full name: its own variables, then those of the play and the
         task.
         """
+        recorded = variables["hostvars"][host].get("__settings_recorded")
+        if recorded:
+            # Going back to an earlier start: what was set then counts, and nothing else.
+            origin = f"at the start of {recorded['at']} UTC"
+            return {name: Given(_types.plain(value), origin) for name, value in recorded["settings"].items()}
         raw = variables["hostvars"].raw_get(host)
         own_raw = variables["hostvars"].raw_get(variables["inventory_hostname"])
         result = {

@@ -15,6 +15,8 @@ from typing import Any
 # Labels by which a container is known again. The owner is the pair's state directory on the host, so that two pairs on
 # one daemon leave each other alone.
 OWNER, RANK, SPEC_HASH = "sparkpair.owner", "sparkpair.rank", "sparkpair.spec-hash"
+# Where an engine that compiles for its image finds what it has compiled.
+KERNEL_CACHE = "/cache"
 # What Docker adds to the number of the signal that ended a container.
 _SIGNAL_BASE = 128
 
@@ -24,13 +26,15 @@ def for_rank(
 ) -> dict[str, Any]:
     """Return everything that the role needs to run a document as a container.
 
-    `owner` and `docker_host` as given, `arguments` and `check` as of the functions of their names.
+    `owner` and `docker_host` as given, `arguments` and `check` as of the functions of their names, and `kernels`, the
+    directories on the host with what the engine has compiled.
     """
     return {
         "owner": owner,
         "docker_host": docker_host,
         "arguments": arguments(document, owner, spec_hash),
         "check": check(document, owner, check_argv),
+        "kernels": [mount["source"] for mount in document["mounts"] if mount["target"] == KERNEL_CACHE],
     }
 
 

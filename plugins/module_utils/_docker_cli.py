@@ -52,6 +52,13 @@ class Docker:
             return None
         raise DockerError(f"Docker at {self.host} cannot be asked about the {kind} {name}: {said}")
 
+    def run(self, *arguments: str, missing_ok: bool = False) -> str:
+        """Run the client and return what it said. Raises DockerError; `missing_ok` forgives what is not there."""
+        done = self._run(*arguments)
+        if done.returncode != 0 and not (missing_ok and "no such" in done.stderr.lower()):
+            raise DockerError(f"`docker {' '.join(arguments)}` failed at {self.host}: {done.stderr.strip()}")
+        return done.stdout
+
     def names(self, labels: Mapping[str, str]) -> list[str]:
         """Return the names of the containers, running or not, that have all of `labels`. Raises DockerError."""
         filters = [word for name, value in labels.items() for word in ("--filter", f"label={name}={value}")]

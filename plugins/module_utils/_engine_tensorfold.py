@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.sparkpair.serving.plugins.module_utils import (
+    _container,
     _nfs,
     _tensorfold_defaults,
     _tensorfold_log,
@@ -31,7 +32,6 @@ READY_LIMIT_S = 5
 READY_INTERVAL_S = 3
 
 HUB = "/root/.cache/huggingface"
-KERNEL_CACHE = "/cache"
 ENGINE_VERSION = _tensorfold_releases.ENGINE_VERSION
 SPILL = "/spill"
 
@@ -265,7 +265,7 @@ def _mounts(
     A compiled kernel is found by its name only, so every image has a kernel cache of its own.
     """
     kernels = posixpath.join(expand(settings["kernel_cache"], home["home"]), patches)
-    mounts = [dict(weights or _bind(cache_path(settings, home), HUB)), _bind(kernels, KERNEL_CACHE)]
+    mounts = [dict(weights or _bind(cache_path(settings, home), HUB)), _bind(kernels, _container.KERNEL_CACHE)]
     if settings["spill_gib"]:
         mounts.append(_bind(expand(settings["spill_dir"], home["home"]), SPILL))
     if _on_dispram(settings):

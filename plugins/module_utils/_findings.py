@@ -61,6 +61,7 @@ def judge(plan: Mapping[str, Any], settings: ByHost, probes: ByHost, ports: _pla
         findings += _address(host, entry, probe)
         findings += _ranks(host, probe)
         findings += _memory(host, entry, options, probe)
+        findings += _since_last_start(host, probe)
         if entry["rank"] == 0:
             findings += _ports_taken(host, options, probe, entry["address"], ports)
             findings += _image(host, options, probe)
@@ -249,6 +250,27 @@ def _memory(host: str, entry: Mapping[str, Any], options: Mapping[str, Any], pro
             found=f"{_gib(available)} of memory are available",
             wanted=f"more than the {_gib(reserve)} that sparkpair_memory_reserve_gib leaves alone",
             remedy="end what else uses memory there, or lower sparkpair_memory_reserve_gib",
+        )
+    ]
+
+
+def _since_last_start(host: str, probe: Mapping[str, Any]) -> list[Finding]:
+    """Return what an update has changed since the last start that ended well, where a start lies ahead."""
+    last = probe.get("last_start")
+    if not last or any(rank["state"] == "running" for rank in probe["ranks"]):
+        return []
+    before, now = last["versions"] or {}, probe["versions"]
+    changed = [f"{name} {before[name]} is {now[name]} now" for name in now if before.get(name, now[name]) != now[name]]
+    if not changed:
+        return []
+    return [
+        Finding(
+            id="updated",
+            severity=WARNING,
+            host=host,
+            found=f"since the last good start ({last['at']} UTC) the system has changed: {', '.join(changed)}",
+            wanted="nothing; look here first if this start fails",
+            remedy="boot the earlier kernel or go back to the earlier driver if it does",
         )
     ]
 

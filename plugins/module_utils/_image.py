@@ -35,6 +35,12 @@ def identity(inspected: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
 
+def kept_name(name: str, identity_: str) -> str:
+    """Return the name under which an image is kept when its own name goes to another one."""
+    repository, colon, tag = name.rpartition(":")
+    return f"{repository if colon and '/' not in tag else name}:kept-{identity_[:_HASH_LENGTH]}"
+
+
 def described(inspected: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what counts of an image: `exists`, `identity`, `patches` (its label), `digests` and `size_bytes`."""
     if inspected is None:

@@ -53,11 +53,11 @@ def wanted(settings: Mapping[str, Any], patches: str = PATCHES) -> dict[str, Any
     """Return the image of effective settings.
 
     `name`, `hash` (what its label must say, empty for an image that nobody here makes), `series` (the directory of its
-    patches, empty as well), `repository` and `digest` (where it is published, if it is), and `release`, which series it
-    carries. Raises BuildError and OSError.
+    patches, empty as well), `repository` and `digest` (where it is published, if it is), `release`, which series it
+    carries, and the engine's `version`. Raises BuildError and OSError.
     """
     if settings["engine"] != "tensorfold":
-        nothing = dict.fromkeys(("hash", "series", "repository", "digest", "release"), "")
+        nothing = dict.fromkeys(("hash", "series", "repository", "digest", "release", "version"), "")
         return {"name": settings["image"], **nothing}
     release = _engine_tensorfold.release(settings)
     series = os.path.normpath(os.path.join(patches, "tensorfold", _engine_tensorfold.ENGINE_VERSION))
@@ -72,4 +72,5 @@ def wanted(settings: Mapping[str, Any], patches: str = PATCHES) -> dict[str, Any
         # The digest is of the release alone; with patches of one's own the image is another one.
         "digest": release.digest if hash_ == release.patches else "",
         "release": release.name,
+        "version": _engine_tensorfold.ENGINE_VERSION,
     }

@@ -48,6 +48,21 @@ def look(docker_host: str, cache: str, ssh_to: Iterable[str], root: str = "/") -
     }
 
 
+def versions(machine: dict[str, Any] | None) -> dict[str, str]:
+    """Return what an update of the system changes, as far as the machine was looked at; of any other the kernel."""
+    if machine is None:
+        return {"kernel": os.uname().release}
+    gpus = machine["gpu"]["gpus"]
+    found = {
+        "kernel": machine["kernel"],
+        "driver": gpus[0]["driver"] if gpus else "",
+        "board firmware": machine["board_firmware"],
+        "network firmware": ", ".join(sorted(set(machine["rdma"]["firmware"].values()))),
+        "Docker": machine["docker"]["version"],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
 def docker(docker_host: str) -> dict[str, Any]:
     """Return the daemon at `docker_host`: see `_machine_text.docker_info`, with `containers` and its disk.
 

@@ -81,7 +81,7 @@ def write_atomically(path: str, text: str) -> None:
         raise
 
 
-def write_json(path: str, doc: dict[str, Any]) -> None:
+def write_json(path: str, doc: dict[str, Any] | list[Any]) -> None:
     """Write `doc` as `write_atomically` does."""
     write_atomically(path, json.dumps(doc, indent=1, sort_keys=True) + "\n")
 

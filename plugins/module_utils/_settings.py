@@ -126,6 +126,16 @@ def resolve(
     return settings, mistakes + _disagreements(sound, given, settings)
 
 
+def answered(declared: Mapping[str, Declaration], given: Mapping[str, Given]) -> dict[str, Given]:
+    """Return what was given, without fields of a form that were left empty: no number, switch or choice is empty."""
+
+    def is_answer(name: str, value: Any) -> bool:
+        one = declared.get(name)
+        return value != "" or one is None or not (one.type in ("int", "float", "bool") or one.choices)
+
+    return {name: one for name, one in given.items() if is_answer(name, one.value)}
+
+
 def default_for(declaration: Declaration, host: str) -> Any:
     """Return the declared default for `host`; the host's name is the only thing a default may depend on."""
     if isinstance(declaration.default, str):

@@ -105,6 +105,8 @@ ROWS: tuple[Row, ...] = (
     Row("image_free_gb", "IMAGE_FREE_GB", becomes="disk check"),
     Row("image", "IMAGE", becomes="image of the container"),
     Row("image_repository", "GHCR_IMAGE", becomes="where the image is pulled from"),
+    Row("publish_token_file", "GHCR_TOKEN", becomes="the registry, never a command line"),
+    Row("publish_user", "GHCR_USER", becomes="the registry"),
     Row("container_name", "CONTAINER_NAME", becomes="name of the container"),
     # -- link
     Row("fabric_address", "FABRIC_PEER, MASTER_ADDR", becomes="link detection"),

@@ -232,6 +232,12 @@ probe:
         - C(kernel), C(page_size), C(memory), C(crash_kernel_bytes), C(board_firmware), C(oom_killers), C(rdma), C(gpu),
           C(docker), C(cache), C(ssh) and C(requests), or null without O(machine).
       type: dict
+    versions:
+      description: What an update of the system changes, such as C(kernel) and C(driver), as far as it is looked at.
+      type: dict
+    last_start:
+      description: C(at) and C(versions) of the last start that ended well, null when none was kept.
+      type: dict
     endpoint:
       description: C(url), C(ready), C(health) and C(error). Empty while no rank with an API runs here.
       type: dict
@@ -252,6 +258,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
     _hub_cache,
     _key_file,
     _machine,
+    _records,
     _sockets,
     _weights_look,
 )
@@ -353,6 +360,7 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
     home, hf_home = os.path.expanduser("~"), os.environ.get("HF_HOME", "")
     cache = _hub_cache.root(options["hf_cache"])
     weights = cache if options["snapshots"] else ""
+    machine = _machine.look(**{**options["machine"], "cache": weights}) if options["machine"] else None
     return {
         "hostname": name,
         "own_addresses": _host.hosts_file_addresses(name),
@@ -375,7 +383,9 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         "listening": _sockets.listening({entry["rank"]: entry["pid"] for entry in ranks if entry["pid"]}),
         "remembered_ports": remembered,
         "api_key_file": {"path": key_file, "problem": _key_file.problem_of(key_file)},
-        "machine": _machine.look(**{**options["machine"], "cache": weights}) if options["machine"] else None,
+        "machine": machine,
+        "versions": _machine.versions(machine),
+        "last_start": next(({n: one.get(n) for n in ("at", "versions")} for one in _records.starts(state_dir)), None),
         "endpoint": endpoint,
     }
 

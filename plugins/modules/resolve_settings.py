@@ -62,6 +62,10 @@ origins:
   returned: success
   type: dict
   sample: {port: default, parallel: "derived: dflash2 drafts on 2 Sparks", host: set at group_vars/sparks.yml:3}
+given:
+  description: What was set for this host, by full name, as it was written.
+  returned: success
+  type: dict
 recorded:
   description: The recorded facts, when a run that plans was given some.
   returned: success

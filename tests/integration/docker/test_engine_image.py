@@ -121,7 +121,8 @@ class Recipe:
             common = {"name": NAME, "docker_host": daemon.socket, "series": str(self.patches), "workers": [worker]}
             place = {"directory": str(self.home / host), "repository": "", "digest": "", "network": "none"}
             common.update(hash=self.hash(), release=self.release)
-            hosts[host] = {"__engine_image_wanted": {**common, **place, **wanted}}
+            probe = {"probe": {"state_dir": str(self.home / host)}}
+            hosts[host] = {"__engine_image_wanted": {**common, **place, **wanted}, "__preflight_probe": probe}
         groups = {"head": [HEAD], "workers": [WORKER]}
         task = {"import_role": {"name": "sparkpair.serving.engine_image"}}
         return play(self.home, [task], *arguments, hosts=hosts, groups=groups, forgiving=False)

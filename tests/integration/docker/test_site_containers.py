@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.integration.docker.daemons import Daemon
+from tests.integration.docker.daemons import BASE, Daemon
 from tests.integration.docker.sparks import IMAGE, NAME, PATCHES, Sparks, make_image
 from tests.integration.site import HEAD, WORKER
 
@@ -74,6 +77,30 @@ def test_only_a_change_replaces_the_ranks_and_a_check_of_it_replaces_none(sparks
         assert len(sparks.saved(host)) == 1
 
 
+def test_the_live_pair_shows_what_it_is_for_and_its_evidence_leaves_without_secrets(
+    sparks: Sparks, tmp_path: Path
+) -> None:
+    checked = sparks.run("check", max_tokens=4096, output_dir=str(tmp_path))
+    assert checked.returncode == 0, checked.output
+    found = json.loads((tmp_path / f"check-{HEAD}.json").read_text())["checks"]
+    assert {one["name"]: one["verdict"] for one in found} == dict.fromkeys(
+        ("needle", "function call", "structured output", "picture", "prompt reuse", "alone and together"), "passed"
+    )
+    sparks.settings = {"extra_env": {"STAND_IN_PASSWORD": "open sesame".replace(" ", "-")}}
+    sparks.converge()
+    told = sparks.run("doctor", output_dir=str(tmp_path))
+    assert told.returncode == 0, told.output
+    assert "last lines of rank1" in told.told("Say what was found", WORKER)
+    (archive,) = tmp_path.glob(f"{HEAD}-evidence-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        texts = {name: opened.extractfile(name).read().decode() for name in opened.getnames()}
+    assert {"logs/rank0.log", "docker/rank0.json", "report.json", "host/df_-h.txt", "state/made.json"} <= set(texts)
+    assert any(name.startswith("logs/saved/") for name in texts)
+    assert "TF_GLM_KV" in texts["docker/rank0.json"]
+    assert not [name for name, text in texts.items() if "open-sesame" in text]
+    assert not list(sparks.state_dir(HEAD).glob("evidence-*"))
+
+
 def test_m02_a_window_that_does_not_fit_is_refitted_once_and_not_kept(sparks: Sparks) -> None:
     sparks.settings = {"extra_env": {"STAND_IN_FITS": "524288"}}
     live = sparks.converge()
@@ -86,6 +113,9 @@ def test_m02_a_window_that_does_not_fit_is_refitted_once_and_not_kept(sparks: Sp
 
 
 def test_a_split_connection_that_fails_is_tried_again_and_then_left_out(sparks: Sparks) -> None:
+    kernels = sparks.home / f"{WORKER}-kernels" / PATCHES
+    (kernels / "extension").mkdir()
+    (kernels / "extension" / "lock").touch()
     sparks.settings = {"extra_env": {"STAND_IN_NCCL": "9", "STAND_IN_FITS": "524288"}}
     live = sparks.converge()
     env = sparks.containers()[WORKER]["Config"]["Env"]
@@ -93,16 +123,17 @@ def test_a_split_connection_that_fails_is_tried_again_and_then_left_out(sparks: 
     # The refit before it is not forgotten.
     assert sparks.containers()[HEAD]["Config"]["Cmd"][-2:] == ["--context", "524288"]
     assert "sparkpair_split: false makes that permanent" in live.output
+    # A compiler that was killed leaves a lock, on which the next one would wait for ever.
+    assert not (kernels / "extension" / "lock").exists()
 
 
-def test_a_pair_that_lost_a_rank_is_told_and_brought_back_whole(sparks: Sparks) -> None:
-    sparks.settings = {}
-    sparks.converge()
+def test_o05_a_pair_that_lost_a_rank_is_told_and_brought_back_whole(sparks: Sparks) -> None:
+    before = sparks.ids()
     sparks.daemons[WORKER].run("kill", NAME)
     sparks.daemons[HEAD].run("wait", NAME)
     status = sparks.run("status").told("Say how the pair is")
     assert f"{WORKER}: rank 1 ended by signal 9" in status
-    before = sparks.ids()
+    sparks.settings = {}
     sparks.converge()
     assert not set(sparks.ids()) & set(before)
     assert "ended by signal 9" in sparks.saved(WORKER)[-1].splitlines()[0]
@@ -111,11 +142,36 @@ def test_a_pair_that_lost_a_rank_is_told_and_brought_back_whole(sparks: Sparks) 
     assert "2922496 of 2922496 tokens free" in status
 
 
-def test_a_teardown_leaves_no_container_and_keeps_logs_and_weights(sparks: Sparks) -> None:
-    down = sparks.run("teardown")
-    assert down.returncode == 0, down.output
-    assert [daemon.names() for daemon in sparks.daemons.values()] == [[], []]
+def test_a_rollback_brings_image_and_settings_of_the_start_before_back_without_a_network(
+    sparks: Sparks, tmp_path: Path
+) -> None:
+    before = {host: seen["Image"] for host, seen in sparks.containers().items()}
+    make_image(sparks.daemons[HEAD], tmp_path / "image", patches="ff5dffc865d3", more="ENV LATER=yes")
+    sparks.converge(release="v1.9.1", served_name="later")
+    assert all("LATER=yes" in seen["Config"]["Env"] for seen in sparks.containers().values())
+    back = sparks.run("rollback", release="v1.9.1", served_name="later")
+    assert back.returncode == 0, back.output
+    assert "model     GLM-5.3-Flash-EXL3" in back.told("Say how the pair serves")
+    assert {host: seen["Image"] for host, seen in sparks.containers().items()} == before
+
+
+def test_a_purge_asks_first_and_then_undoes_what_was_made_and_nothing_else(sparks: Sparks) -> None:
+    others = sparks.daemons[HEAD]
+    others.run("run", "--detach", "--name", "other", "--network", "host", BASE, "sleep", "600")
+    refused = sparks.run("purge")
+    assert f"this removes {sparks.home}/{HEAD}-kernels/{PATCHES}" in refused.failure()
+    assert "sparkpair_purge_consent=true" in refused.failure()
+    assert sparks.containers()[HEAD]["State"]["Running"]
+    purged = sparks.run("purge", purge_consent=True)
+    assert purged.returncode == 0, purged.output
+    assert [daemon.names() for daemon in sparks.daemons.values()] == [["other"], []]
+    for host, daemon in sparks.daemons.items():
+        assert not sparks.state_dir(host).exists()
+        assert not (sparks.home / f"{host}-kernels" / PATCHES).exists()
+        assert (sparks.home / f"{host}-cache" / "hub").is_dir()
+        assert "kept-" not in daemon.run("images").stdout
+    # The head's image was there before, the worker's was brought.
+    assert others.run("image", "inspect", IMAGE, check=False).returncode == 0
+    assert sparks.daemons[WORKER].run("image", "inspect", IMAGE, check=False).returncode != 0
     again = sparks.run("teardown")
     assert (again.returncode, again.changed) == (0, 0), again.output
-    assert sparks.saved(HEAD)
-    assert (sparks.home / f"{HEAD}-cache" / "hub").is_dir()

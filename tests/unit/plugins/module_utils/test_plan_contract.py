@@ -97,6 +97,8 @@ REACHES = {
     "engine": "roles/preflight/tasks/probe.yml",
     "runtime": "roles/rank/tasks/main.yml",
     "state_dir": "roles/preflight/tasks/probe.yml",
+    "output_dir": "playbooks/collect.yml",
+    "purge_consent": "playbooks/purge.yml",
     "docker_host": "roles/preflight/tasks/probe.yml",
     "image": "plugins/module_utils/_image_wanted.py",
     "container_name": "plugins/module_utils/_contract.py",

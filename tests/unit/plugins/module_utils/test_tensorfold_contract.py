@@ -81,7 +81,7 @@ OTHER: dict[str, dict[str, Any]] = {
 # What only the roles that bring the weights read.
 OF_THE_WEIGHTS = {"hf_token_file", "hub_endpoint", "hub_command", "verify", "nfs_export"}
 # And what a run on three hosts or a plan itself reads.
-ELSEWHERE = {*OF_THE_WEIGHTS, "socket_netdev", "recorded_facts"}
+ELSEWHERE = {*OF_THE_WEIGHTS, "socket_netdev", "recorded_facts", "publish_token_file", "publish_user"}
 
 
 def other_value(name: str) -> dict[str, Any]:
@@ -117,6 +117,7 @@ def test_every_setting_of_the_engine_has_its_row_in_the_table_of_names() -> None
     rows = set(_tensorfold_settings.BY_SETTING)
     assert rows <= declared
     plans = {"engine", "runtime", "docker_host", "release", "purpose", "recorded_facts", "plan_json"}
+    plans |= {"output_dir", "purge_consent"}
     assert {one.short for one in DECLARED.values() if one.engine in ("", "tensorfold")} - rows == plans
     assert len(rows) == len(_tensorfold_settings.ROWS)
 
