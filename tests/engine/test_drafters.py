@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 import torch
-from sparkpair.cache.prompts import KeptPrompts
+from sparkpair.cache.keeper import PoolKeeper
 from sparkpair.checkpoint.rank_weights import Layout, RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.group import SoloGroup
@@ -23,6 +23,7 @@ from sparkpair.drafting.policy import CopyDrafting
 from sparkpair.drafting.source import DFlash2Source, MtpSource
 from sparkpair.engine import EngineSettings, LeaderEngine
 from sparkpair.errors import UserError
+from sparkpair.grid import GRID
 from sparkpair.model.config import load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.model.mtp import MtpHead
@@ -31,7 +32,7 @@ from sparkpair.stream import Stream
 
 from tests.engine.agreeing import write_agreeing, write_agreeing_drafter
 from tests.engine.devices import DEVICE
-from tests.engine.test_exactness import Reply, collect, conversation, requests
+from tests.engine.test_exactness import POOL, Reply, collect, conversation, requests
 
 # The least and the most that may be accepted of all drafts of a run, so that both happen.
 SOME = (0.05, 0.95)
@@ -84,11 +85,11 @@ def engine(
     deaths: list[Exception] = []
     drafter = None if kind is None else loaded.drafters[kind]
     made = LeaderEngine(
-        StepRunner(loaded.model, drafter),
+        StepRunner(loaded.model, loaded.model.new_pool(POOL, drafter_layers=1), drafter),
         None,
         EngineSettings(context=4096, lanes=lanes, window_rows=32, fill_budget_s=0.001),
         copies or CopyDrafting(0),
-        KeptPrompts(most_entries=entries, most_bytes=10**9, entry_bytes=1000, token_bytes=10),
+        PoolKeeper(POOL, most_kept=entries, unit=GRID),
         None if kind is None else DraftOrders(parse_policy(policy, kind)),
         world=1,
         on_death=deaths.append,

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from sparkpair.cache.prompts import KeptPrompts
+from sparkpair.cache.forms import RowForm
+from sparkpair.cache.keeper import PoolKeeper
 from sparkpair.checkpoint.miniature import miniature_document, write_weights
 from sparkpair.comm.group import SoloGroup
 from sparkpair.comm.lockstep import StepRunner
 from sparkpair.drafting.policy import CopyDrafting, Drafting
 from sparkpair.engine import EngineSettings, LeaderEngine
+from sparkpair.grid import GRID
 from sparkpair.logits import load_rank
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.request import FinishedEvent, GenerationRequest, SamplingParams, TokensEvent
@@ -28,14 +30,22 @@ from tests.engine.model.configurations import random_text_config
 
 Reply = tuple[tuple[int, ...], str]
 
+# Tokens of the pool, with units of one block: enough for all that run, so that what is kept seldom has to go.
+POOL = 4096
+
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Glm5NextRank:
-    torch.set_num_threads(1)
+def directory(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     directory: pathlib.Path = tmp_path_factory.mktemp("exactness")
     document = miniature_document({"text_config": random_text_config(7)})
     document["text_config"]["pad_token_id"] = 0
     write_weights(directory, document, 7, frozenset(range(320)))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def model(directory: pathlib.Path) -> Glm5NextRank:
+    torch.set_num_threads(1)
     return load_rank(directory, SoloGroup(), DEVICE)
 
 
@@ -96,15 +106,21 @@ class Oracle:
 
 @contextlib.contextmanager
 def engine(
-    model: Glm5NextRank, drafting: Drafting, lanes: int, budget_s: float = 0.001, entries: int = 0
+    model: Glm5NextRank,
+    drafting: Drafting,
+    lanes: int,
+    budget_s: float = 0.001,
+    entries: int = 0,
+    pool: int = POOL,
+    kv: RowForm = "fp32",
 ) -> Iterator[LeaderEngine]:
     deaths: list[Exception] = []
     made = LeaderEngine(
-        StepRunner(model),
+        StepRunner(model, model.new_pool(pool, kv)),
         None,
         EngineSettings(context=4096, lanes=lanes, window_rows=32, fill_budget_s=budget_s),
         drafting,
-        KeptPrompts(most_entries=entries, most_bytes=10**9, entry_bytes=1000, token_bytes=10),
+        PoolKeeper(pool, most_kept=entries, unit=GRID),
         world=1,
         on_death=deaths.append,
     )
@@ -213,8 +229,9 @@ def conversation(turns: int, system: int) -> list[GenerationRequest]:
     return made
 
 
-@pytest.mark.parametrize("entries", [3, 64])
-async def test_resumed_equals_fresh(model: Glm5NextRank, entries: int) -> None:
+# Plenty of everything; and so little that kept prompts go all the time and free room has to be gathered.
+@pytest.mark.parametrize(("entries", "pool"), [(64, POOL), (6, 20 * GRID)])
+async def test_resumed_equals_fresh(model: Glm5NextRank, entries: int, pool: int) -> None:
     # Two conversations with a common beginning, each prompt asked twice: extended, identical and shared resumes.
     asked = [
         request
@@ -223,10 +240,10 @@ async def test_resumed_equals_fresh(model: Glm5NextRank, entries: int) -> None:
     ]
     with engine(model, CopyDrafting(0), lanes=1) as served:
         fresh = [await collect(served, request) for request in asked]
-    with engine(model, CopyDrafting(15), lanes=1, entries=entries) as served:
+    with engine(model, CopyDrafting(15), lanes=1, entries=entries, pool=pool) as served:
         resumed = [await collect(served, request) for request in asked]
         one_by_one = served.health()
-    with engine(model, CopyDrafting(15), lanes=4, entries=entries) as served:
+    with engine(model, CopyDrafting(15), lanes=4, entries=entries, pool=pool) as served:
         together = await asyncio.gather(*(collect(served, request) for request in asked))
     assert resumed == fresh
     assert together == fresh
@@ -234,6 +251,22 @@ async def test_resumed_equals_fresh(model: Glm5NextRank, entries: int) -> None:
     # An extended prompt reads its last block and what is new; an identical one reads nothing.
     share = one_by_one.cached_tokens_total / one_by_one.prompt_tokens_total
     assert share > (0.6 if entries == 64 else 0.3)
+
+
+@pytest.mark.parametrize(("dtype", "kv"), [("fp32", "fp8"), ("fp32", "bf16"), ("bf16", "bf16"), ("bf16", "fp8")])
+async def test_every_form_of_activations_and_of_stored_rows_is_as_exact(
+    directory: pathlib.Path, dtype: str, kv: RowForm
+) -> None:
+    model = load_rank(directory, SoloGroup(), DEVICE, {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype])
+    asked = [*requests(), *conversation(3, 130)]
+    with engine(model, CopyDrafting(0), lanes=1, kv=kv) as served:
+        alone = [await collect(served, request) for request in asked]
+    oracle = Oracle({request.prompt_ids: reply for request, reply in zip(asked, alone, strict=True)}, 0.3)
+    with engine(model, oracle, lanes=4, entries=8, pool=24 * GRID, kv=kv) as served:
+        together = await asyncio.gather(*(collect(served, request) for request in asked))
+        accepted = served.health().accepted_total
+    assert together == alone
+    assert accepted > 0
 
 
 async def test_an_identical_prompt_is_answered_without_a_step_for_its_prompt(model: Glm5NextRank) -> None:

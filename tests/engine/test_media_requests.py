@@ -16,16 +16,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparkpair.cache.prompts import KeptPrompts
+from sparkpair.cache.keeper import PoolKeeper
+from sparkpair.cache.orders import Order
 from sparkpair.cache.state import Span
 from sparkpair.checkpoint.miniature import miniature_document, write_weights
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
-from sparkpair.comm.group import SoloGroup
+from sparkpair.comm.group import Group, SoloGroup
 from sparkpair.comm.local import join_store, local_group, open_store
 from sparkpair.comm.lockstep import Run, Step, StepRunner
 from sparkpair.drafting.policy import CopyDrafting
 from sparkpair.engine import CHUNK_ROWS, EngineSettings, LeaderEngine
+from sparkpair.grid import GRID
 from sparkpair.logits import load_rank
 from sparkpair.media.limits import MediaLimits
 from sparkpair.media.patches import cut, normalise
@@ -50,6 +52,7 @@ from tests.engine import devices
 from tests.engine.devices import DEVICE, ranks_as_threads
 from tests.engine.media.files import encoded, picture
 from tests.engine.model.configurations import random_text_config
+from tests.engine.test_exactness import POOL
 
 IMAGE = 310
 
@@ -102,11 +105,11 @@ def engine(
     """`deaths` is what an engine that is to die leaves behind."""
     noted: list[Exception] = [] if deaths is None else deaths
     made = LeaderEngine(
-        StepRunner(model),
+        StepRunner(model, model.new_pool(POOL)),
         None,
         EngineSettings(context=4096, lanes=4, window_rows=32, fill_budget_s=0.001),
         CopyDrafting(0),
-        KeptPrompts(most_entries=entries, most_bytes=10**9, entry_bytes=1000, token_bytes=10),
+        PoolKeeper(POOL, most_kept=entries, unit=GRID),
         world=1,
         on_death=noted.append,
         encoder=encoder,
@@ -132,7 +135,7 @@ async def collect(served: LeaderEngine, asked: GenerationRequest) -> tuple[list[
 
 def expected_reply(model: Glm5NextRank, tower: VisionTower, asked: GenerationRequest) -> list[int]:
     """Greedy tokens with the prompt read in one pass and its pictures placed by hand."""
-    state = model.new_state()
+    state = model.lone_state()
     rows = torch.cat([tower.encode(torch.from_numpy(normalise(one.patches)), one.grid) for one in asked.media])
     where = [position for one in asked.media for position in one.positions]
     tokens = devices.tensor(asked.prompt_ids)
@@ -332,19 +335,24 @@ def test_the_rows_held_stay_within_their_bound_and_every_request_gets_its_turn(a
 def test_ranks_in_step_place_what_only_rank_0_has(checkpoint: pathlib.Path, tower: VisionTower) -> None:
     asked = request(4, first=5, length=90)
     where = [position for one in asked.media for position in one.positions]
-    step = Step(1, [Run(1, list(asked.prompt_ids), decode=False, logits=1, media=where)], [])
+    begin = [Order("place", 1, size=POOL), Order("start", 1, source=1)]
+    step = Step(1, [Run(1, list(asked.prompt_ids), decode=False, logits=1, media=where)], begin)
     assert Step.parse(step.message()["step"]) == step
     with encoding(tower) as encoder:
         wait_ready(encoder, (asked.media, 0, 90))
         rows = encoder.rows([(asked.media, 0, 90)])
-    alone = StepRunner(load_rank(checkpoint, SoloGroup(), DEVICE)).execute(step, 7, rows).logits
+
+    def runner(group: Group) -> StepRunner:
+        model = load_rank(checkpoint, group, DEVICE)
+        return StepRunner(model, model.new_pool(POOL))
+
+    alone = runner(SoloGroup()).execute(step, 7, rows).logits
     store = open_store(2)
     found: dict[int, torch.Tensor] = {}
 
     def run(rank: int) -> None:
         group = local_group(store if rank == 0 else join_store(store.port, 2), rank, 2)
-        runner = StepRunner(load_rank(checkpoint, group, DEVICE))
-        found[rank] = runner.execute(step, 7, rows if rank == 0 else None).logits
+        found[rank] = runner(group).execute(step, 7, rows if rank == 0 else None).logits
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
     for thread in threads:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from sparkpair.cache.orders import Order
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.group import Group, SoloGroup
@@ -31,6 +32,9 @@ from tests.engine.devices import DEVICE, ranks_as_threads
 from tests.engine.model.conftest import random_ids
 from tests.engine.test_exactness import engine
 
+# Sequences of a test at most, and tokens of each.
+SLOTS, ROOM = 10, 256
+
 FIRST, SECOND, SHORT = random_ids(1, 150), random_ids(2, 90), random_ids(3, 30)
 
 
@@ -48,7 +52,7 @@ def load(directory: pathlib.Path, group: Group) -> StepRunner:
         Checkpoint(directory), config, world=group.world, rank=group.rank, dtype=torch.float32, device=DEVICE
     )
     model = Glm5NextRank(config, weights, group)
-    return StepRunner(model, MtpDrafter(MtpHead(model, weights)))
+    return StepRunner(model, model.new_pool(SLOTS * ROOM, drafter_layers=1), MtpDrafter(MtpHead(model, weights)))
 
 
 class Driver:
@@ -57,10 +61,19 @@ class Driver:
     def __init__(self, runner: StepRunner) -> None:
         self.runner = runner
         self.number = 0
+        self._begun: set[int] = set()
 
     def step(self, runs: list[Run], part: Slice | None = None, released: list[int] | None = None) -> torch.Tensor:
         self.number += 1
-        return self.runner.execute(Step(self.number, runs, released or [], part=part), 1).logits
+        orders = [Order("release", slot) for slot in released or []]
+        for run in [*runs, *(part.runs if part else [])]:
+            if run.slot not in self._begun:
+                self._begun.add(run.slot)
+                orders += [
+                    Order("place", run.slot, base=run.slot * ROOM, size=ROOM),
+                    Order("start", run.slot, source=run.slot),
+                ]
+        return self.runner.execute(Step(self.number, runs, orders, part=part), 1).logits
 
     def decode(self, slot: int, token: int, kept: int) -> Run:
         return Run(slot, [token], decode=True, logits=1, kept=kept, order=DraftOrder(2))

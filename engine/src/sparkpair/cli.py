@@ -52,7 +52,17 @@ def _world_arguments(parser: argparse.ArgumentParser) -> None:
         "with a DFlash2 drafter fN, fa, fcN:P, fncN:P[:B]",
     )
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="requests at once (default %(default)s)")
-    parser.add_argument("--cache-gib", type=float, default=0.25, metavar="X", help="kept prompts on a rank at most")
+    parser.add_argument("--window", type=int, default=32, metavar="ROWS", help="rows of all verify windows together")
+    parser.add_argument(
+        "--cache-gib", type=float, default=0.25, metavar="X", help="pool and kept prompts beyond the window at most"
+    )
+    parser.add_argument("--cache-entries", type=int, default=32, metavar="N", help="kept prompts at most; 0: none")
+    parser.add_argument(
+        "--dtype", choices=["fp32", "bf16"], default="fp32", help="form of activations (default %(default)s)"
+    )
+    parser.add_argument(
+        "--kv", choices=["fp32", "bf16", "fp8"], default="fp32", help="form of the pool's rows (default %(default)s)"
+    )
     parser.add_argument(
         "--dense", choices=["bf16", "fp8", "q4"], default="bf16", help="form of dense weights (default %(default)s)"
     )
@@ -75,8 +85,6 @@ def _serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alias", action="append", default=[], metavar="ID", help="further id; * accepts any")
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="HTTP bind address (default %(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, metavar="P", help="HTTP port (default %(default)s)")
-    parser.add_argument("--cache-entries", type=int, default=32, metavar="N", help="kept prompts at most; 0: none")
-    parser.add_argument("--window", type=int, default=32, metavar="ROWS", help="rows of all verify windows together")
     parser.add_argument("--copy-max", type=int, default=15, metavar="N", help="copy drafts of a window; 0: none")
     parser.add_argument("--fill-budget-ms", type=int, default=200, metavar="MS", help="prompt reading beside decoding")
     parser.add_argument("--max-tokens", type=int, default=32768, metavar="N", help="reply budget when none is named")
@@ -160,6 +168,8 @@ def serve_settings(options: argparse.Namespace) -> ServeSettings:
         threads=options.threads,
         device=options.device,
         memory_reserve_gib=options.memory_reserve_gib,
+        dtype=options.dtype,
+        kv=options.kv,
         forms=WeightForms(dense=options.dense, experts=options.experts),
         join_timeout=options.join_timeout,
         peer_timeout=options.peer_timeout,
@@ -185,11 +195,9 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    defaults = build_parser().parse_args(["serve", str(options.model)])
-    for name in ("tp", "rank", "context", "parallel", "cache_gib", "memory_reserve_gib", "dense", "experts", *DRAFTING):
-        setattr(defaults, name, getattr(options, name))
-    defaults.master = "127.0.0.1"
-    settings = serve_settings(defaults)
+    # What `plan` does not ask for is as `serve` has it.
+    served = build_parser().parse_args(["serve", str(options.model), "--master", "127.0.0.1"])
+    settings = serve_settings(argparse.Namespace(**vars(served) | vars(options)))
     from sparkpair.serve import prepare
 
     prepare(settings)

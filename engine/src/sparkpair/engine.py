@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from sparkpair.cache.prompts import KeptPrompts, Logits
+from sparkpair.cache.keeper import PoolKeeper
+from sparkpair.cache.prompts import Logits
 from sparkpair.comm.control import Leader
 from sparkpair.comm.lockstep import Executed, Run, Slice, Step, StepRunner, solo_checksum
 from sparkpair.drafting.orders import DraftOrders
@@ -66,7 +67,7 @@ class LeaderEngine:
         leader: Leader | None,
         settings: EngineSettings,
         drafting: Drafting,
-        prompts: KeptPrompts,
+        keeper: PoolKeeper,
         orders: DraftOrders | None = None,
         *,
         world: int,
@@ -83,18 +84,15 @@ class LeaderEngine:
         self._filling = Filling(SliceBudget(settings.fill_budget_s, CHUNK_ROWS, runner.units))
         self._drafting = drafting
         self._orders = orders
-        self._prompts = prompts
+        self._keeper = keeper
         self._streams: list[Stream] = []
-        # What the next step tells every rank beside its runs.
-        self._released: list[int] = []
-        self._dropped: list[int] = []
-        self._resumed: list[tuple[int, int]] = []
         self._slots = 0
         self._stopping = False
         self._error: str | None = None
         self._step_number = 0
         self._step_started: float | None = None
         self._totals = EngineHealth.nothing(settings.lanes)
+        self._note_pool()
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
 
     @property
@@ -161,22 +159,35 @@ class LeaderEngine:
             step=self._step_number,
             iteration_s=0.0 if started is None else time.monotonic() - started,
             ranks=self._runner.ranks,
-            kept_prompts=self._prompts.count,
-            kept_bytes=self._prompts.bytes,
         )
 
     def _loop(self) -> None:
         try:
             while not (self._admission.closed and not self._streams):
-                for job in self._admission.admit(len(self._streams)):
+                while job := self._admission.admit(len(self._streams), self._fits):
                     self._begin(job)
                 for stream in [*self._streams]:
                     if stream.job.cancelled or self._stopping:
                         self._finish(stream, "cancelled")
                 if self._streams:
                     self._round()
+                self._note_pool()
         except Exception as error:
             self._die(error)
+
+    def _note_pool(self) -> None:
+        """The pool's figures as of now, for `health`, which is asked by another thread."""
+        keeper = self._keeper
+        self._totals = dataclasses.replace(
+            self._totals,
+            kept_prompts=keeper.kept_count,
+            kept_bytes=keeper.kept_bytes,
+            pool_tokens=keeper.tokens,
+            pool_free_tokens=keeper.free_tokens,
+        )
+
+    def _fits(self, job: Job) -> bool:
+        return self._keeper.fits(job.request.most_tokens)
 
     def _begin(self, job: Job) -> None:
         """Give a job its lane: from the kept prompt that saves most, or from nothing."""
@@ -184,11 +195,10 @@ class LeaderEngine:
         stream = Stream(job, self._slots)
         self._streams.append(stream)
         prompt = job.request.content_ids
-        shared = self._prompts.divergence(prompt)
-        entry = self._prompts.find(prompt)
+        shared = self._keeper.divergence(prompt)
+        entry = self._keeper.begin(stream.slot, prompt, job.request.most_tokens)
         if entry is not None:
             stream.filled = stream.cached = len(entry.tokens)
-            self._resumed.append((stream.slot, entry.name))
         # Where another conversation may resume: the last block of this prompt, and what it shares with others.
         stream.marks = [mark for mark in {shared, (len(prompt) - 1) // GRID * GRID} if mark > stream.filled]
         if entry is not None and entry.logits is not None and stream.prompt_left == 0:
@@ -219,9 +229,10 @@ class LeaderEngine:
             return
         reading = self._filling.plan(filling, decoding=bool(decoding))
         windows = self._windows(decoding)
-        names = self._keep([portion.stream for portion in reading.ended])
+        self._keep([portion.stream for portion in reading.ended])
+        names = self._keeper.take_keeping()
         media_rows = self._media_rows(reading.begun)
-        executed = self._execute([*windows, *reading.whole], reading.part, list(names.items()), media_rows)
+        executed = self._execute([*windows, *reading.whole], reading.part, names, media_rows)
         self._filling.measured(executed.slice_s)
         logits: Logits = executed.logits.numpy()
         self._totals = dataclasses.replace(self._totals, rounds_total=self._totals.rounds_total + bool(decoding))
@@ -234,22 +245,14 @@ class LeaderEngine:
             found = logits[at : at + portion.run.logits]
             at += len(found)
             if portion.run.logits:
-                self._prompts.complete(names.get(portion.stream.slot, 0), found)
+                self._keeper.complete(names.get(portion.stream.slot, 0), found)
                 self._deliver(portion.stream, found)
 
-    def _keep(self, reading: list[Stream]) -> dict[int, int]:
-        """Slots whose state after this step is kept, each with the name for it."""
-        names: dict[int, int] = {}
+    def _keep(self, reading: list[Stream]) -> None:
+        """Keep the states behind this step that another conversation may resume."""
         for stream in reading:
             if stream.filled in stream.marks or stream.prompt_left == 0:
-                name, going = self._prompts.add(stream.job.request.content_ids[: stream.filled])
-                self._dropped += going
-                if name:
-                    names[stream.slot] = name
-        # What has to go again for another state of the same step is not kept in the first place.
-        unkept = set(self._dropped) & set(names.values())
-        self._dropped = [name for name in self._dropped if name not in unkept]
-        return {slot: name for slot, name in names.items() if name not in unkept}
+                self._keeper.keep(stream.slot, stream.job.request.content_ids[: stream.filled])
 
     def _windows(self, decoding: list[Stream]) -> list[Run]:
         runs = []
@@ -261,6 +264,8 @@ class LeaderEngine:
             order = None
             if self._orders is not None and drafted_for:
                 order = self._orders.order(stream, 0 if drafts else max(0, most))
+            rows = 1 + len(drafts) + (order.count if order else 0)
+            self._keeper.need(stream.slot, len(stream.history) - 1 + rows)
             window = stream.open_window(drafts)
             runs.append(Run(stream.slot, window, decode=True, logits=len(window), kept=stream.kept, order=order))
         return runs
@@ -309,11 +314,10 @@ class LeaderEngine:
         return self._encoder.rows(portions) if self._encoder is not None and portions else None
 
     def _execute(
-        self, runs: list[Run], part: Slice | None, kept: list[tuple[int, int]], media_rows: Tensor | None
+        self, runs: list[Run], part: Slice | None, kept: dict[int, int], media_rows: Tensor | None
     ) -> Executed:
-        """One step on every rank."""
-        step = Step(self._step_number + 1, runs, self._released, self._dropped, self._resumed, kept, part)
-        self._released, self._dropped, self._resumed = [], [], []
+        """One step on every rank; `kept` are the names of the states to keep by slot."""
+        step = Step(self._step_number + 1, runs, self._keeper.take_orders(), list(kept.items()), part)
         self._step_started = time.monotonic()
         try:
             checksum = solo_checksum(step) if self._leader is None else self._leader.broadcast(step.message())
@@ -331,10 +335,7 @@ class LeaderEngine:
         """End a stream: its slot is released with the next step, its lane is free at once."""
         self._streams = [other for other in self._streams if other is not stream]
         self._filling.leave(stream)
-        begun = [(slot, name) for slot, name in self._resumed if slot != stream.slot]
-        if len(begun) == len(self._resumed):
-            self._released.append(stream.slot)
-        self._resumed = begun
+        self._keeper.release(stream.slot)
         self._drafting.forget(stream)
         if self._encoder is not None:
             self._encoder.forget(stream.slot)

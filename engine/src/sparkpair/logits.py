@@ -21,8 +21,10 @@ from sparkpair.model.config import load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
 
 
-def load_rank(model: pathlib.Path, group: Group, device: str = "cpu") -> Glm5NextRank:
-    """The model of one rank of `group`, fp32 on `device`."""
+def load_rank(
+    model: pathlib.Path, group: Group, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> Glm5NextRank:
+    """The model of one rank of `group` on `device`."""
     config = load_text_config(model)
     check_world(config, group.world)
     weights = RankWeights(
@@ -30,7 +32,7 @@ def load_rank(model: pathlib.Path, group: Group, device: str = "cpu") -> Glm5Nex
         config,
         world=group.world,
         rank=group.rank,
-        dtype=torch.float32,
+        dtype=dtype,
         device=torch.device(device),
     )
     return Glm5NextRank(config, weights, group)
@@ -39,7 +41,7 @@ def load_rank(model: pathlib.Path, group: Group, device: str = "cpu") -> Glm5Nex
 def all_logits(model: Glm5NextRank, ids: list[int], *, step: bool) -> torch.Tensor:
     """Logits [len(ids), vocab] fp32: the prompt in one pass, or with `step` one token at a time as in decoding."""
     tokens = torch.tensor(ids, dtype=torch.int64, device=model.device)
-    state = model.new_state()
+    state = model.lone_state(len(ids))
     if not step:
         return model.forward(tokens, [Span(slice(0, len(ids)), state, decode=False)], list(range(len(ids))))
     rows = []

@@ -98,6 +98,11 @@ class GenerationRequest:
     constraint: Constraint | None = None
 
     @property
+    def most_tokens(self) -> int:
+        """Tokens of the prompt and of the longest reply."""
+        return len(self.prompt_ids) + self.max_new_tokens
+
+    @property
     def content_ids(self) -> tuple[int, ...]:
         """The prompt's ids, with negative numbers made of the contents where media stand: equal for equal prompts."""
         if not self.media:
@@ -194,6 +199,8 @@ class EngineHealth:
     accepted_total: int = 0
     kept_prompts: int = 0
     kept_bytes: int = 0
+    pool_tokens: int = 0
+    pool_free_tokens: int = 0
 
     @staticmethod
     def nothing(max_streams: int) -> EngineHealth:

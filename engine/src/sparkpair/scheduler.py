@@ -3,8 +3,9 @@
 
 What the policy guarantees:
 
-- Requests are admitted in order of arrival, foreground before background, as lanes become free. A background request
-  never takes the last lane where there are several.
+- Requests are admitted in order of arrival, foreground before background, as lanes become free and the pool has room
+  for the whole of them, prompt and longest reply. None overtakes one that waits for room, so the largest is not starved
+  by smaller ones. A background request never takes the last lane where there are several.
 - Every admitted foreground request takes part: those that decode in every step, and of those that still read their
   prompt the oldest has at least one 64-token block in every portion. None starves another.
 - While requests decode, a portion passes through the layers in slices of about the fill budget, one in every step. The
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from sparkpair.grid import GRID
@@ -74,20 +75,20 @@ class Admission(Generic[Job]):
                     return True
             return False
 
-    def admit(self, running: int) -> list[Job]:
-        """The jobs that start now, given the number that run. Waits for one when none runs; empty when closed."""
+    def admit(self, running: int, fits: Callable[[Job], bool]) -> Job | None:
+        """The job that starts now beside `running` ones, None when there is none; waits for one when none runs.
+
+        A job that does not fit yet waits at the head of its queue, and all behind it with it. None when closed.
+        """
         with self._changed:
             if running == 0:
                 self._changed.wait_for(lambda: self._closed or self.waiting)
-            admitted: list[Job] = []
-            while not self._closed and running + len(admitted) < self._lanes:
-                if self._foreground:
-                    admitted.append(self._foreground.popleft())
-                elif self._background and (self._lanes == 1 or running + len(admitted) < self._lanes - 1):
-                    admitted.append(self._background.popleft())
-                else:
-                    break
-            return admitted
+            if self._closed or running >= self._lanes:
+                return None
+            # With several lanes the last is for foreground requests.
+            beside = self._lanes == 1 or running < self._lanes - 1
+            queue = self._foreground or (self._background if beside else self._foreground)
+            return queue.popleft() if queue and fits(queue[0]) else None
 
     def close(self) -> list[Job]:
         """Refuse further jobs, wake the engine's thread, and return the jobs that still waited."""

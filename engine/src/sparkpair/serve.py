@@ -25,12 +25,12 @@ from sparkpair import __version__
 from sparkpair.api.app import create_app
 from sparkpair.api.options import ApiOptions
 from sparkpair.api.server import bind, serve_http
-from sparkpair.cache.prompts import KeptPrompts
+from sparkpair.cache.keeper import PoolKeeper
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.checked import check_model
 from sparkpair.checkpoint.rank_weights import Layout, RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
-from sparkpair.comm.control import FollowerLink, Leader, listen
+from sparkpair.comm.control import FollowerLink, Leader, Offer, listen
 from sparkpair.comm.group import Group, SoloGroup, TensorGroup, host_store, reach_store
 from sparkpair.comm.lockstep import StepRunner
 from sparkpair.comm.stuck import REPORT_S, StepWatch
@@ -41,17 +41,25 @@ from sparkpair.engine import CHUNK_ROWS, EngineSettings, LeaderEngine, follow
 from sparkpair.errors import DoesNotFit, PeerLost, UserError
 from sparkpair.http_side import api_options, warnings
 from sparkpair.identity import code_digest
-from sparkpair.memory import GIB, MemoryPlan, estimate_line, mem_available, plan_memory, settle_window
+from sparkpair.memory import (
+    GIB,
+    MIB,
+    MemoryPlan,
+    PoolSettings,
+    estimate_line,
+    mem_available,
+    plan_memory,
+    pool_lines,
+    settle_window,
+)
 from sparkpair.model.config import TextConfig
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.model.media_encoder import MediaEncoder
 from sparkpair.model.tower_source import TowerSource
 from sparkpair.settings import ServeSettings
 
-# Arithmetic is fp32: the reference path, on which every number of ranks gives the same greedy tokens.
-DTYPE = torch.float32
-
-MIB = 2**20
+# What `--dtype` names. In fp32 every number of ranks gives the same greedy tokens.
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 # After a rank was lost, how long the step that was running may take to notice.
 LAST_STEP_S = 3.0
@@ -73,6 +81,11 @@ class Loadable:
     plan: MemoryPlan
     window: int
 
+    def offer(self) -> Offer:
+        """What this rank can serve."""
+        pool = self.plan.pool(self.window)
+        return {"window": self.window, "pool_tokens": pool.tokens, "kept_prompts": pool.entries}
+
 
 def prepare(settings: ServeSettings) -> Loadable:
     """Check the checkpoint and the memory, print the estimate. Raises UserError or DoesNotFit."""
@@ -80,20 +93,23 @@ def prepare(settings: ServeSettings) -> Loadable:
     config, checkpoint, drafter = checked.config, checked.checkpoint, checked.drafter
     available = mem_available()
     reserve = settings.memory_reserve_gib
+    layout = Layout(settings.tp, settings.rank, DTYPES[settings.dtype], settings.forms)
     plan = plan_memory(
         checkpoint,
         config,
-        world=settings.tp,
-        rank=settings.rank,
-        dtype=DTYPE,
-        parallel=settings.parallel,
+        layout,
+        PoolSettings(
+            parallel=settings.parallel,
+            window_rows=settings.window,
+            form=settings.kv,
+            cache_bytes=int(settings.cache_gib * GIB),
+            cache_entries=settings.cache_entries,
+        ),
         chunk_rows=CHUNK_ROWS,
-        cache_bytes=int(settings.cache_gib * GIB),
         available=available,
         reserve_gib=available / 10 / GIB if reserve is None else reserve,
-        forms=settings.forms,
-        drafter=drafter.need(Layout(settings.tp, settings.rank, DTYPE, settings.forms)) if drafter else None,
-        tower=checked.tower.need(DTYPE) if checked.tower else None,
+        drafter=drafter.need(layout) if drafter else None,
+        tower=checked.tower.need(layout.dtype) if checked.tower else None,
     )
     try:
         window = settle_window(plan, settings.context, config.max_position_embeddings)
@@ -102,6 +118,8 @@ def prepare(settings: ServeSettings) -> Loadable:
         say(f"largest fitting prompt-plus-reply window: {plan.largest_window(config.max_position_embeddings)} tokens")
         raise
     say(estimate_line(plan, window))
+    for line in pool_lines(plan, window):
+        say(line)
     return Loadable(checkpoint, config, drafter, checked.tower, plan, window)
 
 
@@ -115,15 +133,17 @@ def facts_to_compare(settings: ServeSettings, loadable: Loadable) -> dict[str, s
         "--tp": str(settings.tp),
         "--context": str(settings.context),
         "--parallel": str(settings.parallel),
+        "--dtype": settings.dtype,
+        "--kv": settings.kv,
         "--dense": settings.forms.dense,
         "--experts": settings.forms.experts,
     }
 
 
 def load(
-    loadable: Loadable, settings: ServeSettings, group: Group, check: Callable[[], None]
+    loadable: Loadable, settings: ServeSettings, group: Group, pool_tokens: int, check: Callable[[], None]
 ) -> tuple[StepRunner, MediaEncoder | None]:
-    """Load this rank's weights; it is then ready to execute steps, and rank 0 to look at pictures.
+    """Load this rank's weights and take the pool; it is then ready to execute steps, and rank 0 to look at pictures.
 
     `check` runs after every tensor and may raise.
     """
@@ -135,14 +155,15 @@ def load(
         loadable.config,
         world=settings.tp,
         rank=settings.rank,
-        dtype=DTYPE,
+        dtype=DTYPES[settings.dtype],
         device=torch.device(settings.device),
         forms=settings.forms,
         progress=lambda _: check(),
     )
     model = Glm5NextRank(loadable.config, weights, group)
     drafter = loadable.drafter.load(model, weights) if loadable.drafter else None
-    return StepRunner(model, drafter), loadable.tower.load(weights) if loadable.tower else None
+    pool = model.new_pool(pool_tokens, settings.kv, drafter_layers=drafter.pool_layers if drafter else 0)
+    return StepRunner(model, pool, drafter), loadable.tower.load(weights) if loadable.tower else None
 
 
 class Signals:
@@ -191,30 +212,31 @@ def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started
     CheckpointText.load(settings.model)
     leader: Leader | None = None
     group: Group = SoloGroup()
-    window = loadable.window
+    offer = loadable.offer()
     if settings.tp > 1:
-        leader, group, window = _gather(settings, loadable)
-    runner, encoder = load(loadable, settings, group, leader.check if leader else lambda: None)
+        leader, group, offer = _gather(settings, loadable)
+    check = leader.check if leader else lambda: None
+    runner, encoder = load(loadable, settings, group, offer["pool_tokens"], check)
     say(f"rank 0 ready in {time.monotonic() - started:.1f} s")
     try:
         if leader is not None:
             leader.wait_ready()
-        return asyncio.run(_serve_requests(settings, options, loadable.plan, runner, encoder, leader, window, signals))
+        return asyncio.run(_serve_requests(settings, options, loadable.plan, runner, encoder, leader, offer, signals))
     except Exception as error:
         if leader is not None:
             leader.close({"failed": str(error) if isinstance(error, PeerLost) else f"rank 0 failed: {error}"})
         raise
 
 
-def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, TensorGroup, int]:
+def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, TensorGroup, Offer]:
     """Wait for the other ranks and open the tensor group with them."""
     leader = Leader(settings.master, settings.master_port, settings.tp)
     say(f"waiting for {settings.tp - 1} other rank(s) at {settings.master}:{settings.master_port}")
     facts = facts_to_compare(settings, loadable)
-    window = leader.join(facts, loadable.window, settings.join_timeout, say)
+    offer = leader.join(facts, loadable.offer(), settings.join_timeout, say)
     meeting = listen(leader.address, 0, "--master")
     port = meeting.getsockname()[1]
-    leader.broadcast({"welcome": {"window": window, "store_port": port}})
+    leader.broadcast({"welcome": {**offer, "store_port": port}})
     store = host_store(meeting, settings.tp)
     try:
         group = TensorGroup(
@@ -227,7 +249,7 @@ def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, Tensor
         )
     except RuntimeError:
         raise leader.verdict() from None
-    return leader, group, window
+    return leader, group, offer
 
 
 async def _serve_requests(
@@ -237,7 +259,7 @@ async def _serve_requests(
     runner: StepRunner,
     encoder: MediaEncoder | None,
     leader: Leader | None,
-    window: int,
+    offer: Offer,
     signals: Signals,
 ) -> int:
     loop = asyncio.get_running_loop()
@@ -253,17 +275,17 @@ async def _serve_requests(
         runner,
         leader,
         EngineSettings(
-            context=window,
+            context=offer["window"],
             lanes=settings.parallel,
             window_rows=settings.window,
             fill_budget_s=settings.fill_budget_ms / 1000,
         ),
         CopyDrafting(settings.copy_max),
-        KeptPrompts(
-            most_entries=settings.cache_entries,
-            most_bytes=int(settings.cache_gib * GIB),
-            entry_bytes=plan.per_stream,
-            token_bytes=plan.per_token,
+        PoolKeeper(
+            offer["pool_tokens"],
+            most_kept=offer["kept_prompts"],
+            entry_bytes=plan.entry_bytes,
+            token_bytes=plan.row_bytes,
         ),
         DraftOrders(policy) if policy else None,
         world=settings.tp,
@@ -337,7 +359,7 @@ def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, start
 
     signals.on_stop = leave
     try:
-        welcome = link.join(facts_to_compare(settings, loadable), loadable.window, settings.join_timeout)["welcome"]
+        welcome = link.join(facts_to_compare(settings, loadable), loadable.offer(), settings.join_timeout)["welcome"]
         store = reach_store(settings.master, int(welcome["store_port"]), settings.tp)
         group = TensorGroup(
             store,
@@ -347,7 +369,7 @@ def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, start
             timeout_s=settings.peer_timeout,
             device=torch.device(settings.device),
         )
-        runner, _ = load(loadable, settings, group, lambda: None)
+        runner, _ = load(loadable, settings, group, int(welcome["pool_tokens"]), lambda: None)
         seconds = time.monotonic() - started
         say(f"rank {settings.rank} ready in {seconds:.1f} s")
         link.ready(seconds)

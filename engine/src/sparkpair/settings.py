@@ -8,6 +8,7 @@ import pathlib
 import re
 
 from sparkpair.api.arguments import HttpSettings
+from sparkpair.cache.forms import RowForm
 from sparkpair.checkpoint.forms import WeightForms
 from sparkpair.drafting.orders import DraftPolicy, parse_policy
 from sparkpair.errors import UserError
@@ -49,6 +50,8 @@ class ServeSettings:
     threads: int
     device: str
     memory_reserve_gib: float | None
+    dtype: str
+    kv: RowForm
     forms: WeightForms
     join_timeout: float
     peer_timeout: float

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -11,12 +12,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from sparkpair.cache.pool import token_bytes
 from sparkpair.checkpoint.forms import WeightForms
 from sparkpair.checkpoint.miniature import write_miniature
 from sparkpair.checkpoint.rank_weights import Layout, is_backbone, is_mtp, is_vision, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.cli import main
-from sparkpair.memory import plan_memory
+from sparkpair.memory import DrafterNeed, PoolPlan, PoolSettings, plan_memory
 from sparkpair.model.config import load_text_config
 
 from tests.engine.checkpoint.released import write_released
@@ -92,6 +94,41 @@ def test_a_rank_of_two_reads_the_derived_bytes(opened: Checkpoint) -> None:
     assert stored(opened, 2, is_vision) / 2**30 == pytest.approx(1.05, abs=5e-3)
 
 
+# Settings of the published start; a block drafter with a window of 2048 tokens, of which a rank has 4 of 8 heads.
+PUBLISHED = PoolSettings(parallel=4, window_rows=32, form="fp8", cache_bytes=12_800 * 2**20, cache_entries=8)
+DRAFTER = DrafterNeed(per_stream=2176 * 10_240, per_entry=2048 * 10_240)
+
+
+@pytest.mark.parametrize(
+    ("changed", "tokens"),
+    [
+        ({}, 2_922_496),
+        ({"cache_entries": 16}, 2_809_856),
+        ({"cache_entries": 32}, 2_582_528),
+    ],
+)
+def test_the_published_pools_follow_from_the_settings(opened: Checkpoint, changed: dict[str, int], tokens: int) -> None:
+    config = load_text_config(opened.directory)
+    plan = plan_memory(
+        opened,
+        config,
+        Layout(2, 0, torch.bfloat16, WeightForms(dense="q4", experts="packed")),
+        dataclasses.replace(PUBLISHED, **changed),
+        chunk_rows=1024,
+        available=1000 * 2**30,
+        reserve_gib=14.5,
+        drafter=DRAFTER,
+    )
+    assert plan.pool(1_048_576) == PoolPlan(tokens, changed.get("cache_entries", 8))
+    assert dataclasses.replace(plan, cache_bytes=0).pool(1_048_576).tokens == 1_048_576
+
+
+def test_rows_take_the_bytes_of_their_form(opened: Checkpoint) -> None:
+    config = load_text_config(opened.directory)
+    assert token_bytes(config, "fp8", 11) == 6204
+    assert token_bytes(config, "bf16", 11) == 11_968
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_memory_plan_of_two_ranks(opened: Checkpoint, rank: int) -> None:
     config = load_text_config(opened.directory)
@@ -100,19 +137,20 @@ def test_the_memory_plan_of_two_ranks(opened: Checkpoint, rank: int) -> None:
         plans[dense] = plan_memory(
             opened,
             config,
-            world=2,
-            rank=rank,
-            dtype=torch.bfloat16,
-            parallel=4,
+            Layout(2, rank, torch.bfloat16, WeightForms(dense=dense, experts="packed")),
+            PUBLISHED,
             chunk_rows=1024,
             available=119 * 2**30,
             reserve_gib=14.5,
-            cache_bytes=0,
-            forms=WeightForms(dense=dense, experts="packed"),
+            drafter=DRAFTER,
         )
     # Without the MTP layer; routers and a few others are held in fp32.
     assert plans["bf16"].weights / 1e9 == pytest.approx(76.47 + 2 * 3.974 + 1.903, abs=0.12)
-    assert plans["bf16"].per_stream == 71_303_168 + 2_506_752
+    # The figures of a running request, of a kept prompt and of a token, of which the published pool is made.
+    assert plans["bf16"].stream_bytes == 145_113_088
+    assert plans["bf16"].entry_bytes == 95_625_216
+    assert plans["bf16"].row_bytes == 6204
+    assert plans["bf16"].per_token == 6748
     # Dense weights without embedding, indexer and absorbed maps shrink to about half and to under a third.
     saved = [(plans["bf16"].weights - plans[dense].weights) / 1e9 for dense in ("fp8", "q4")]
     assert 3.5 < saved[0] < 4.2

@@ -14,6 +14,7 @@ from sparkpair.comm.wire import MAX_MESSAGE, Message, Wire, WireError
 from sparkpair.errors import PeerLost
 
 FACTS = {"the engine's code": "aa", "the checkpoint's files": "bb", "--context": "4096"}
+OFFER = {"window": 9000, "pool_tokens": 20_000}
 LOOPBACK = "127.0.0.1"
 PATIENCE = 20.0
 
@@ -36,12 +37,12 @@ class Followers:
         self._links: list[FollowerLink] = []
 
     def join(
-        self, rank: int, port: int, facts: dict[str, str] = FACTS, window: int = 9000
+        self, rank: int, port: int, facts: dict[str, str] = FACTS, offer: dict[str, int] = OFFER
     ) -> Future[tuple[FollowerLink, Message]]:
         def run() -> tuple[FollowerLink, Message]:
             link = FollowerLink(rank, LOOPBACK, port, PATIENCE)
             self._links.append(link)
-            return link, link.join(facts, window, PATIENCE)
+            return link, link.join(facts, offer, PATIENCE)
 
         return self._pool.submit(run)
 
@@ -62,17 +63,18 @@ def joined(followers: Followers, world: int = 3) -> tuple[Leader, dict[int, Foll
     leader = Leader(LOOPBACK, 0, world)
     port = port_of(leader)
     joins = {rank: followers.join(rank, port) for rank in range(1, world)}
-    leader.join(FACTS, 9000, PATIENCE, lambda line: None)
+    leader.join(FACTS, OFFER, PATIENCE, lambda line: None)
     leader.broadcast({"welcome": {}})
     return leader, {rank: future.result()[0] for rank, future in joins.items()}
 
 
-def test_the_window_that_every_rank_can_serve_is_agreed_on(followers: Followers) -> None:
+def test_what_every_rank_can_serve_is_agreed_on(followers: Followers) -> None:
     leader = Leader(LOOPBACK, 0, 3)
     port = port_of(leader)
-    for rank, window in ((2, 8000), (1, 5000)):
-        followers.join(rank, port, FACTS, window)
-    assert leader.join(FACTS, 9000, PATIENCE, lambda line: None) == 5000
+    for rank, window, tokens in ((2, 8000, 10_000), (1, 5000, 30_000)):
+        followers.join(rank, port, FACTS, {"window": window, "pool_tokens": tokens})
+    agreed = leader.join(FACTS, OFFER, PATIENCE, lambda line: None)
+    assert agreed == {"window": 5000, "pool_tokens": 10_000}
     leader.broadcast({"welcome": {}})
     leader.close({"stop": True})
 
@@ -84,7 +86,7 @@ def test_a_rank_that_disagrees_is_named_with_the_field_on_both_sides(followers: 
     )
     expected = r"rank 1 on .* disagrees with rank 0 about the checkpoint's files: rank 0 has bb, rank 1 has cc"
     with pytest.raises(PeerLost, match=expected):
-        leader.join(FACTS, 9000, PATIENCE, lambda line: None)
+        leader.join(FACTS, OFFER, PATIENCE, lambda line: None)
     with pytest.raises(PeerLost, match=expected):
         other.result(PATIENCE)
 
@@ -93,7 +95,7 @@ def test_a_missing_rank_is_named_after_the_limit_and_the_others_are_told(followe
     leader = Leader(LOOPBACK, 0, 3)
     other: Future[tuple[FollowerLink, Message]] = followers.join(1, port_of(leader))
     with pytest.raises(PeerLost, match=r"rank 2 did not join within 2 s"):
-        leader.join(FACTS, 9000, 2.0, lambda line: None)
+        leader.join(FACTS, OFFER, 2.0, lambda line: None)
     with pytest.raises(PeerLost, match=r"rank 2 did not join"):
         other.result(PATIENCE)
 
@@ -111,7 +113,7 @@ def test_a_stranger_is_turned_away_and_the_ranks_still_join(followers: Followers
         stranger.shutdown(socket.SHUT_WR)
         followers.join(1, port)
         lines: list[str] = []
-        leader.join(FACTS, 9000, PATIENCE, lines.append)
+        leader.join(FACTS, OFFER, PATIENCE, lines.append)
         assert len(lines) == 1
         assert "turned away a connection from 127.0.0.1" in lines[0]
     leader.broadcast({"welcome": {}})
@@ -135,7 +137,7 @@ def test_a_rank_that_cannot_be_is_refused(
         lines.append(line)
         told.set()
 
-    result = pool.submit(leader.join, FACTS, 9000, PATIENCE, log)
+    result = pool.submit(leader.join, FACTS, OFFER, PATIENCE, log)
     assert told.wait(PATIENCE)
     assert reason in lines[0]
     if rank != 1:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from sparkpair.cache.pool import Place
 from sparkpair.cache.state import SequenceState, Span
 from sparkpair.checkpoint.miniature import miniature_document, write_weights
 from sparkpair.checkpoint.miniature_drafter import drafter_document, write_drafter, write_drafter_files
@@ -19,7 +20,7 @@ from sparkpair.checkpoint.rank_weights import Layout, RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.group import Group, SoloGroup
 from sparkpair.comm.local import join_store, local_group, open_store
-from sparkpair.drafting.dflash2 import DFlash2Drafter, DFlash2State, best_candidates, context_rows
+from sparkpair.drafting.dflash2 import DFlash2Drafter, DFlash2State, best_candidates
 from sparkpair.drafting.drafter import Ask, Passed
 from sparkpair.drafting.orders import DraftOrder
 from sparkpair.drafting.source import WINDOW_ROWS, DFlash2Source
@@ -187,7 +188,7 @@ def taps_of(drafter: DFlash2Rank, ids: list[int]) -> torch.Tensor:
         if layer in drafter.config.taps:
             found.append(streams.mean(1))
 
-    span = Span(slice(0, len(ids)), drafter.target.new_state(), decode=False)
+    span = Span(slice(0, len(ids)), drafter.target.lone_state(), decode=False)
     drafter.target.absorb(devices.tensor(ids), [span], watch=watch)
     return torch.cat(found, dim=1)
 
@@ -217,8 +218,8 @@ def test_block_and_chain_equal_the_plain_reading(pair: Pair, length: int) -> Non
     expected = plain.block(taps, ids[-1])
     assert expected.std() > 0.5
     assert (found - expected).abs().max() < TOLERANCE
-    state = SequenceState([], length, DFlash2State(DFlash2Drafter(model).new_state().rows))
-    state_of(state).append(rows, WINDOW)
+    state = SequenceState([], length, DFlash2State(DFlash2Drafter(model).empty_state().rows))
+    state_of(state).append(rows)
     for order in ORDERS:
         (chain,) = DFlash2Drafter(model).draft([Ask(state, 0, ids[-1], order)])
         assert chain == plain.chain(expected, ids[-1], length, order)
@@ -228,34 +229,24 @@ def test_pieces_windows_and_rejected_rows_leave_the_context_of_the_whole_sequenc
     model = load(pair, SoloGroup())
     drafter = DFlash2Drafter(model)
     ids = random_ids(3, 80)
-    state = model.target.new_state()
-    state.draft = drafter.new_state()
+    state = model.target.lone_state()
+    state.draft = drafter.empty_state()
     run(drafter, model.target, state, ids[:64], decode=False)
-    snapshot = state.snapshot()
+    kept = state_of(state).keep(64)
     # Two windows, of which five and one rows are right.
     at = 64
-    for kept in (5, 1):
-        run(drafter, model.target, state, [*ids[at : at + kept], 7, 9], decode=True)
-        at += kept
-        state.commit(kept)
-        drafter.draft([Ask(state, kept, ids[at], DraftOrder(0))])
+    for right in (5, 1):
+        run(drafter, model.target, state, [*ids[at : at + right], 7, 9], decode=True)
+        at += right
+        state.commit(right)
+        drafter.draft([Ask(state, right, ids[at], DraftOrder(0))])
     own = state_of(state)
     whole = model.context(taps_of(model, ids[:at]), devices.arange(at))
     assert own.position == at
-    assert (own.rows.rows[-(WINDOW - 1) :] - whole[-(WINDOW - 1) :]).abs().max() < TOLERANCE
-    assert state_of(snapshot).position == 64
-    assert (state_of(snapshot).rows.rows - whole[:64]).abs().max() < TOLERANCE
-
-
-def test_the_context_never_holds_more_rows_than_the_estimate_counts(pair: Pair) -> None:
-    drafter = DFlash2Drafter(load(pair, SoloGroup()))
-    own = drafter.new_state()
-    numbers = devices.arange(10_000.0).unsqueeze(1).expand(-1, own.rows.rows.shape[1])
-    for start in range(0, 10_000, 250):
-        own.append(numbers[start : start + 250], WINDOW)
-        assert own.rows.capacity <= context_rows(WINDOW)
-    assert own.position == 10_000
-    assert own.rows.rows[-(WINDOW - 1) :, 0].tolist() == list(range(10_000 - WINDOW + 1, 10_000))
+    assert (own.rows.rows - whole[-(WINDOW - 1) :]).abs().max() < TOLERANCE
+    resumed = kept.resume(Place(0, 0))
+    assert resumed.position == 64
+    assert (resumed.rows.rows - whole[:64][-(WINDOW - 1) :]).abs().max() < TOLERANCE
 
 
 @ranks_as_threads
@@ -284,7 +275,11 @@ def test_the_estimate_counts_what_loading_takes(pair: Pair) -> None:
     source = DFlash2Source(pair.drafter, target, 2)
     need = source.need(Layout(1, 0, torch.float32))
     assert need.held == weights.bytes_held
-    assert need.per_stream == (context_rows(WINDOW) + WINDOW_ROWS) * model.context_width * 4
+    row = model.context_width * 4
+    tail = DFlash2Drafter(model).empty_state().rows
+    tail.append(devices.zeros(5000, model.context_width))
+    assert need.per_stream == tail.nbytes + WINDOW_ROWS * row
+    assert need.per_entry >= tail.rows.shape[0] * row
     halves = [source.need(Layout(2, rank, torch.float32)) for rank in range(2)]
     assert sum(half.per_stream for half in halves) == need.per_stream
     assert need.held < sum(half.held for half in halves) < 2 * need.held

@@ -134,8 +134,8 @@ def test_gathered_attention_equals_masked_attention() -> None:
     allowed = devices.zeros(3, 10, dtype=torch.bool)
     chosen = devices.tensor([[0, 3, 9], [1, 2, 4], [5, 6, 7]])
     allowed.scatter_(1, chosen, True)
-    masked = kernels.attend_latents(queries, latents, keys, values, allowed, None)
-    gathered = kernels.attend_latents(queries, latents, keys, values, devices.ones(3, 3, dtype=torch.bool), chosen)
+    masked = kernels.attend_latents(queries, latents, keys, values, allowed)
+    gathered = kernels.attend_latents(queries, latents[chosen], keys, values, devices.ones(3, 3, dtype=torch.bool))
     assert torch.allclose(masked, gathered, atol=1e-6)
 
 
@@ -147,7 +147,7 @@ def test_absorbed_attention_equals_expanded_attention() -> None:
     expanded_values = torch.einsum("lr,hvr->hlv", latents, values)
     weights = torch.softmax(torch.einsum("thn,hln->thl", queries, expanded_keys) * 4**-0.5, dim=-1)
     expected = torch.einsum("thl,hlv->thv", weights, expanded_values)
-    assert torch.allclose(kernels.attend_latents(queries, latents, keys, values, allowed, None), expected, atol=1e-5)
+    assert torch.allclose(kernels.attend_latents(queries, latents, keys, values, allowed), expected, atol=1e-5)
 
 
 def test_the_gate_is_clamped_from_above_only() -> None:

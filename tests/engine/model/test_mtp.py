@@ -8,13 +8,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from sparkpair.cache.extents import UNIT
+from sparkpair.cache.pool import Place
 from sparkpair.cache.state import DsaState, SequenceState, Span
 from sparkpair.checkpoint.miniature import miniature_document, write_weights
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.group import SoloGroup
 from sparkpair.drafting.drafter import Ask, Passed
-from sparkpair.drafting.mtp import MtpDrafter
+from sparkpair.drafting.mtp import MtpDrafter, MtpState
 from sparkpair.drafting.orders import DraftOrder
 from sparkpair.model.config import TextConfig, load_text_config
 from sparkpair.model.glm5_next import Glm5NextRank
@@ -152,7 +154,7 @@ def absorb(
 
 
 def backbone_hidden(backbone: Glm5NextRank, ids: list[int]) -> torch.Tensor:
-    span = Span(slice(0, len(ids)), backbone.new_state(), decode=False)
+    span = Span(slice(0, len(ids)), backbone.lone_state(), decode=False)
     return backbone.hidden(backbone.absorb(devices.tensor(ids), [span]))
 
 
@@ -164,8 +166,8 @@ def test_rows_equal_the_plain_reading_whole_in_pieces_and_decoded(seed: int, wri
     hidden, after = backbone_hidden(backbone, ids[:-1]), ids[1:]
     expected = PlainHead(directory).rows(hidden, after)
     assert expected.std() > 0.5
-    assert (absorb(head, head.new_state(), hidden, after, decode=False) - expected).abs().max() < TOLERANCE
-    state = head.new_state()
+    assert (absorb(head, head.lone_state(), hidden, after, decode=False) - expected).abs().max() < TOLERANCE
+    state = head.lone_state()
     pieces = [
         absorb(head, state, hidden[start:stop], after[start:stop], decode=decode)
         for start, stop, decode in ((0, 33, False), (33, 64, False), (64, 70, True), (70, 75, True))
@@ -184,7 +186,7 @@ def test_a_chain_feeds_each_draft_with_the_heads_own_row(write: Write) -> None:
     backbone, head = load(directory)
     ids = random_ids(1, 41)
     hidden, after = backbone_hidden(backbone, ids[:-1]), ids[1:]
-    state = head.new_state()
+    state = head.lone_state()
     last = absorb(head, state, hidden, after, decode=False)[-1:]
     (chain,) = head.draft(last, [state], [4], greedy)
     plain = PlainHead(directory)
@@ -201,23 +203,25 @@ def layer_of(state: SequenceState) -> DsaState:
     return layer
 
 
+def rows_of(layer: DsaState) -> tuple[torch.Tensor, torch.Tensor]:
+    return layer.latents.first(layer.latents.length), layer.pooled.first(layer.pooled.length)
+
+
 def test_drafts_leave_the_states_as_they_were_to_the_bit(write: Write) -> None:
     backbone, head = load(write(0))
     # Lengths at which a chain begins, fills and crosses a pool.
     sequences = [random_ids(seed, length) for seed, length in ((1, 40), (2, 17), (3, 9))]
     states, lasts, before = [], [], []
     for ids in sequences:
-        state = head.new_state()
+        state = head.lone_state()
         lasts.append(absorb(head, state, backbone_hidden(backbone, ids[:-1]), ids[1:], decode=False)[-1:])
         layer = layer_of(state)
-        before.append(
-            [part.clone() for part in (layer.latents.rows, layer.pooled.rows, layer.open_keys, layer.open_gates)]
-        )
+        before.append([part.clone() for part in (*rows_of(layer), *layer.open)])
         states.append(state)
     together = head.draft(torch.cat(lasts), states, [7] * 3, greedy)
     for state, kept, ids in zip(states, before, sequences, strict=True):
         layer = layer_of(state)
-        now = (layer.latents.rows, layer.pooled.rows, layer.open_keys, layer.open_gates)
+        now = (*rows_of(layer), *layer.open)
         assert state.position == len(ids) - 1
         assert all(torch.equal(new, old) for new, old in zip(now, kept, strict=True))
     # And what comes next is what would have come without them: drafted alone, every chain is the same.
@@ -226,13 +230,21 @@ def test_drafts_leave_the_states_as_they_were_to_the_bit(write: Write) -> None:
     assert all(len(chain) == 7 for chain in together)
 
 
+def drafted_state(drafter: MtpDrafter) -> SequenceState:
+    """The empty state of a sequence that the drafter drafts for, with a pool of its own."""
+    backbone = drafter._head.backbone
+    pool, place = backbone.new_pool(UNIT, drafter_layers=drafter.pool_layers), Place(0, UNIT)
+    state = backbone.new_state(pool, place)
+    state.draft = drafter.new_state(pool, place)
+    return state
+
+
 def test_the_drafter_absorbs_the_rows_that_stay_and_guesses_as_the_plain_reading(write: Write) -> None:
     directory = write(1)
     backbone, head = load(directory)
     drafter = MtpDrafter(head)
     ids = random_ids(9, 90)
-    state = backbone.new_state()
-    state.draft = drafter.new_state()
+    state = drafted_state(drafter)
 
     def run(tokens: list[int], *, decode: bool) -> None:
         part = Passed(state, slice(0, len(tokens)), tokens, decode)
@@ -264,8 +276,8 @@ def test_the_drafter_reads_pictures_as_the_backbone_does_also_where_a_portion_en
     ids = random_ids(4, 90)
     media = list(range(20, 50))
     rows = devices.randn(30, backbone.config.hidden_size, seed=3)
-    state, whole = backbone.new_state(), backbone.new_state()
-    state.draft = drafter.new_state()
+    state, whole = drafted_state(drafter), backbone.lone_state()
+    assert isinstance(state.draft, MtpState)
     for start, stop in ((0, 32), (32, 89)):
         own = [at for at in media if start <= at < stop]
         part = Passed(state, slice(0, stop - start), ids[start:stop], False)
@@ -278,14 +290,14 @@ def test_the_drafter_reads_pictures_as_the_backbone_does_also_where_a_portion_en
         devices.tensor(ids[:89]), [Span(slice(0, 89), whole, decode=False)], MediaRows(media, rows)
     )
     hidden, pictured = backbone.hidden(streams), {at - 1: row for at, row in zip(media, rows, strict=True)}
-    latents = layer_of(state.draft.head).latents.rows
+    latents = rows_of(layer_of(state.draft.head))[0]
     for seen, near in ((pictured, True), ({}, False)):
         after = head.embed(ids[1:90])
         for row, embedding in seen.items():
             after[row] = embedding
-        by_hand = head.new_state()
+        by_hand = head.lone_state()
         head.forward(hidden, after, [Span(slice(0, 89), by_hand, decode=False)])
-        assert bool((layer_of(by_hand).latents.rows - latents).abs().max() < TOLERANCE) is near
+        assert bool((rows_of(layer_of(by_hand))[0] - latents).abs().max() < TOLERANCE) is near
     plain = PlainHead(directory)
     last = plain.rows(hidden.cpu(), ids[1:90], {row: embedding.cpu() for row, embedding in pictured.items()})[-1]
     assert chain == [int((plain.weight("lm_head.weight", top=True) @ last).argmax())]

@@ -57,7 +57,7 @@ def test_a_prompt_absorbed_in_pieces_equals_one_absorbed_whole(
     model = solo_model(seed)
     ids = random_ids(seed, 200)
     whole = all_logits(model, ids, step=False)
-    state = model.new_state()
+    state = model.lone_state()
     pieces = []
     for start, stop in zip([0, *cuts], [*cuts, len(ids)], strict=True):
         span = Span(slice(0, stop - start), state, decode=False)
@@ -70,8 +70,8 @@ def test_two_sequences_in_one_batch_equal_each_alone(solo_model: Callable[[int],
     first, second = random_ids(1, 90), random_ids(2, 33)
     alone = [all_logits(model, ids, step=False) for ids in (first, second)]
     spans = [
-        Span(slice(0, len(first)), model.new_state(), decode=False),
-        Span(slice(len(first), len(first) + len(second)), model.new_state(), decode=False),
+        Span(slice(0, len(first)), model.lone_state(), decode=False),
+        Span(slice(len(first), len(first) + len(second)), model.lone_state(), decode=False),
     ]
     together = model.forward(torch.tensor(first + second, device=DEVICE), spans, list(range(len(first) + len(second))))
     assert (together - torch.cat(alone)).abs().max() <= TOLERANCE

@@ -34,8 +34,8 @@ def absorb(model: Glm5NextRank, state: SequenceState, ids: list[int], *, decode:
 def test_a_prompt_cut_on_the_64_token_grid_keeps_its_bits(seed: int, cuts: list[int], solo_model: Load) -> None:
     model = solo_model(seed)
     ids = random_ids(seed, 300)
-    whole = absorb(model, model.new_state(), ids)
-    state = model.new_state()
+    whole = absorb(model, model.lone_state(), ids)
+    state = model.lone_state()
     pieces = [absorb(model, state, ids[a:b]) for a, b in zip([0, *cuts], [*cuts, len(ids)], strict=True)]
     assert torch.equal(torch.cat(pieces), whole)
 
@@ -45,7 +45,7 @@ def test_a_prompt_cut_on_the_64_token_grid_keeps_its_bits(seed: int, cuts: list[
 def test_a_verify_window_has_the_bits_of_serial_decoding(seed: int, height: int, solo_model: Load) -> None:
     model = solo_model(seed)
     prompt, reply = random_ids(seed, 70), random_ids(seed + 100, 48)
-    serial_state, window_state = model.new_state(), model.new_state()
+    serial_state, window_state = model.lone_state(), model.lone_state()
     absorb(model, serial_state, prompt)
     absorb(model, window_state, prompt)
     serial = torch.cat([absorb(model, serial_state, [token], decode=True) for token in reply])
@@ -58,7 +58,7 @@ def test_a_verify_window_has_the_bits_of_serial_decoding(seed: int, height: int,
 def test_rejected_rows_leave_no_trace(seed: int, kept: int, solo_model: Load) -> None:
     model = solo_model(seed)
     prompt, reply, wrong = random_ids(seed, 70), random_ids(seed + 100, 40), random_ids(seed + 200, 40)
-    serial_state, drafted_state = model.new_state(), model.new_state()
+    serial_state, drafted_state = model.lone_state(), model.lone_state()
     absorb(model, serial_state, prompt)
     absorb(model, drafted_state, prompt)
     serial = torch.cat([absorb(model, serial_state, [token], decode=True) for token in reply])
@@ -80,19 +80,19 @@ def test_requests_decoded_and_filled_together_have_the_bits_of_each_alone(seed: 
     fill = random_ids(seed + 9, 77)
 
     def prepared() -> list[SequenceState]:
-        states = [model.new_state() for _ in prompts]
+        states = [model.lone_state() for _ in prompts]
         for state, prompt in zip(states, prompts, strict=True):
             absorb(model, state, prompt)
         return states
 
     windows = [[7], [8, 9, 10], [11, 12]]
     alone = [absorb(model, state, window, decode=True) for state, window in zip(prepared(), windows, strict=True)]
-    alone.append(absorb(model, model.new_state(), fill))
+    alone.append(absorb(model, model.lone_state(), fill))
     tokens: list[int] = []
     spans: list[Span] = []
     for state, rows, decode in [
         *((state, window, True) for state, window in zip(prepared(), windows, strict=True)),
-        (model.new_state(), fill, False),
+        (model.lone_state(), fill, False),
     ]:
         spans.append(Span(slice(len(tokens), len(tokens) + len(rows)), state, decode=decode))
         tokens.extend(rows)

@@ -139,7 +139,7 @@ def multimodal_prompt(tower: VisionTower, seed: int) -> tuple[list[int], list[to
 
 def chunked_logits(model: Glm5NextRank, ids: list[int], rows: torch.Tensor | None, cuts: list[int]) -> torch.Tensor:
     """Logits of every position; the prompt absorbed in the pieces that `cuts` ends."""
-    state = model.new_state()
+    state = model.lone_state()
     places = [at for at, token in enumerate(ids) if token == IMAGE]
     pieces = []
     for start, stop in zip([0, *cuts], [*cuts, len(ids)], strict=True):

@@ -133,6 +133,8 @@ class _Figures(Collector):
         yield streams
         yield _counter(HEALTH_PREFIX + "rounds", "Rounds that verified windows", health.rounds_total)
         yield _gauge(HEALTH_PREFIX + "kept_prompts", "Prompt states that can be resumed", health.kept_prompts)
+        yield _gauge(HEALTH_PREFIX + "pool_tokens", "Tokens of the pool", health.pool_tokens)
+        yield _gauge(HEALTH_PREFIX + "pool_free_tokens", "Tokens of the pool that nobody has", health.pool_free_tokens)
         yield _gauge(HEALTH_PREFIX + "streams_max", "Requests that may run at once", health.max_streams)
         yield _gauge(
             HEALTH_PREFIX + "context_length", "Prompt-plus-reply window in tokens", self._engine.context_length

@@ -77,6 +77,8 @@ async def health(request: Request) -> Response:
         "accepted_total": figures.accepted_total,
         "kept_prompts": figures.kept_prompts,
         "kept_bytes": figures.kept_bytes,
+        "pool_tokens": figures.pool_tokens,
+        "pool_free_tokens": figures.pool_free_tokens,
         "prefill_seconds_total": round(figures.prefill_seconds_total, 6),
         "decode_seconds_total": round(figures.decode_seconds_total, 6),
         "context_length": serving.engine.context_length,

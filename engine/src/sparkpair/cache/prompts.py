@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kept prompts: which prompt states are remembered, which of them a prompt resumes, and which go when room is short.
 
-This is rank 0's bookkeeping and knows no tensors: an entry is a name under which every rank holds a state. Entries
-stand on the 64-token grid, or at the end of a whole prompt, where the logits are kept too so that an identical
-prompt answers at once. A prompt may resume an entry whose tokens are all of its own beginning.
+This is rank 0's bookkeeping and knows no tensors: an entry is a name under which every rank holds a state, and the
+extent of the pool in which its rows stand. Entries stand on the 64-token grid, or at the end of a whole prompt, where
+the logits are kept too so that an identical prompt answers at once. A prompt may resume an entry whose tokens are all
+of its own beginning.
 
-An entry that a longer one continues is *superseded*, unless several different continuations have been seen: then it
-is a beginning that conversations share. When room is short, superseded entries go first, then the rest, each time
-the least recently used. Nothing goes while there is room.
+An entry that a longer one on the grid continues is *superseded*, unless several different ones have been seen: then it
+is a beginning that conversations share. When room is short, superseded entries go first, then the rest, each time the
+least recently used. Nothing goes while there is room.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy
 import numpy.typing
@@ -26,13 +27,14 @@ Tokens = numpy.typing.NDArray[numpy.int64]
 
 @dataclasses.dataclass(slots=True)
 class Entry:
-    """A kept state of `tokens`; `logits` [1, vocab] only at the end of a whole prompt.
+    """A kept state of `tokens`, with its rows in `extent`; `logits` [1, vocab] only at the end of a whole prompt.
 
     `heir` is the name of the entry that continues this one, 0 for none; `shared` says that there were different ones.
     """
 
     name: int
     tokens: Tokens
+    extent: int
     last_used: int
     logits: Logits | None = None
     heir: int = 0
@@ -42,6 +44,11 @@ class Entry:
     def superseded(self) -> bool:
         """Whether one longer entry stands for this one too."""
         return self.heir != 0 and not self.shared
+
+    @property
+    def rows(self) -> int:
+        """Rows of the extent that it needs: those of whole blocks. What is behind them it holds itself."""
+        return len(self.tokens) // GRID * GRID
 
     def begins(self, tokens: Tokens) -> bool:
         """Whether `tokens` begin with all of this entry's."""
@@ -56,30 +63,23 @@ def common_length(first: Tokens, second: Tokens) -> int:
 
 
 class KeptPrompts:
-    """The entries, at most `most_entries` of them and at most `most_bytes` together on a rank."""
+    """The entries, at most `most` of them. `gone` is told of every entry that goes."""
 
-    def __init__(self, *, most_entries: int, most_bytes: int, entry_bytes: int, token_bytes: int) -> None:
-        self._most_entries = most_entries
-        self._most_bytes = most_bytes
-        self._entry_bytes = entry_bytes
-        self._token_bytes = token_bytes
+    def __init__(self, most: int, gone: Callable[[Entry], None]) -> None:
+        self._most = most
+        self._gone = gone
         self._entries: dict[int, Entry] = {}
         self._clock = 0
         self._names = 0
-        self._bytes = 0
 
     @property
     def count(self) -> int:
         """Number of entries."""
         return len(self._entries)
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of all entries on a rank, as if none shared rows with another."""
-        return self._bytes
-
-    def _size(self, tokens: int) -> int:
-        return self._entry_bytes + tokens * self._token_bytes
+    def within(self, extent: int) -> list[Entry]:
+        """The entries whose rows stand in `extent`."""
+        return [entry for entry in list(self._entries.values()) if entry.extent == extent]
 
     def find(self, prompt: Sequence[int]) -> Entry | None:
         """The entry that saves most of `prompt`: its tokens are the prompt's beginning, or all of it with logits."""
@@ -110,49 +110,52 @@ class KeptPrompts:
         longest = max((common_length(entry.tokens, tokens) for entry in self._entries.values()), default=0)
         return min(longest, len(tokens) - 1) // GRID * GRID
 
-    def add(self, prompt: Sequence[int]) -> tuple[int, list[int]]:
-        """Keep the state of `prompt`: its name, and the names of the entries that go for it.
+    def add(self, prompt: Sequence[int], extent: int) -> int:
+        """Keep the state of `prompt`, whose rows stand in `extent`: its name, or 0 when it is not kept.
 
-        The name is 0 when it is not kept: because it is kept already, or because no room could be made. Decided before
-        anything is copied, so the limits hold at every instant.
+        It is not kept when it is kept already, or when none may be. Decided before anything is copied, so the limit
+        holds at every instant.
         """
         tokens = numpy.asarray(prompt, dtype=numpy.int64)
         same = next((entry for entry in self._entries.values() if numpy.array_equal(entry.tokens, tokens)), None)
         if same is not None:
             self._use(same)
-            return 0, []
-        size = self._size(len(tokens))
-        if self._most_entries == 0 or size > self._most_bytes:
-            return 0, []
+            return 0
+        if self._most == 0:
+            return 0
         self._names += 1
         self._inherit(tokens, self._names)
-        going = self._make_room(size)
-        entry = Entry(self._names, tokens, 0)
+        while len(self._entries) >= self._most:
+            self.drop(self.order()[0])
+        entry = Entry(self._names, tokens, extent, 0)
         self._use(entry)
         self._entries[entry.name] = entry
-        self._bytes += size
-        return entry.name, going
+        return entry.name
 
     def _inherit(self, tokens: Tokens, name: int) -> None:
-        """The entries that `tokens` continue have it as their heir, or are shared when they had a different one."""
+        """The entries that `tokens` continue have it as their heir, or are shared when they had a different one.
+
+        The end of a prompt inherits nothing where it is off the grid: no longer prompt could resume there.
+        """
+        if len(tokens) % GRID:
+            return
         for entry in self._entries.values():
             if len(entry.tokens) < len(tokens) and entry.begins(tokens):
                 if entry.heir and not self._entries[entry.heir].begins(tokens):
                     entry.shared = True
                 entry.heir = name
 
-    def _make_room(self, size: int) -> list[int]:
-        going: list[int] = []
-        for entry in sorted(self._entries.values(), key=lambda entry: (not entry.superseded, entry.last_used)):
-            if len(self._entries) < self._most_entries and self._bytes + size <= self._most_bytes:
-                break
-            del self._entries[entry.name]
-            self._bytes -= self._size(len(entry.tokens))
-            going.append(entry.name)
-        for entry in self._entries.values():
-            if entry.heir in going:
-                entry.heir = 0
-        return going
+    def order(self) -> list[Entry]:
+        """All entries, in the order in which they go."""
+        return sorted(self._entries.values(), key=lambda entry: (not entry.superseded, entry.last_used))
+
+    def drop(self, entry: Entry) -> None:
+        """Forget an entry."""
+        del self._entries[entry.name]
+        for other in self._entries.values():
+            if other.heir == entry.name:
+                other.heir = 0
+        self._gone(entry)
 
     def complete(self, name: int, logits: Logits) -> None:
         """The logits [1, vocab] at the end of the whole prompt that `name` keeps; nothing where it is not kept."""

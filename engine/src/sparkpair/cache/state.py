@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from sparkpair import kernels
-from sparkpair.cache.rows import Rows
+from sparkpair.cache.pool import Place, PlacedRows, RowPool
+from sparkpair.grid import GRID
 from sparkpair.model.config import TextConfig
 
 
@@ -44,7 +45,7 @@ class KdaState:
         window, self.window = self.window, None
         if window is None:
             return
-        self.tail = torch.cat([self.tail, window.projected[:kept]])[kept:]
+        self.tail = torch.cat([self.tail, window.projected[:kept]])[kept:].clone()
         if kept == window.k.shape[0]:
             self.memory = window.memory
         else:
@@ -57,6 +58,21 @@ class KdaState:
         """The state as it is now. Memory and tail are replaced and never written in place, so they are shared."""
         return KdaState(self.tail, self.memory)
 
+    def keep(self, token: int) -> KeptLayer:
+        """What `resume` needs; all of it is in the state's own memory."""
+        return KeptKda(self.snapshot())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptKda:
+    """A KDA layer of a kept state."""
+
+    state: KdaState
+
+    def resume(self, place: Place) -> KdaState:
+        """The layer's state as it was."""
+        return self.state.snapshot()
+
 
 @dataclasses.dataclass(slots=True)
 class DsaState:
@@ -66,8 +82,8 @@ class DsaState:
     with the size of a pool.
     """
 
-    latents: Rows
-    pooled: Rows
+    latents: PlacedRows
+    pooled: PlacedRows
     open_keys: Tensor
     open_gates: Tensor
     window: tuple[Tensor, Tensor, int] | None = None
@@ -87,19 +103,58 @@ class DsaState:
         self.open_keys = torch.cat([self.open_keys, keys[:kept]])[whole:].clone()
         self.open_gates = torch.cat([self.open_gates, gates[:kept]])[whole:].clone()
 
-    def snapshot(self) -> DsaState:
-        """The state as it is now; its rows share the buffer for as long as nobody writes behind them."""
-        return DsaState(self.latents.share(), self.pooled.share(), self.open_keys, self.open_gates)
+    def keep(self, token: int) -> KeptLayer:
+        """What `resume` needs: a copy of the rows from `token` on. Those before stay where they are."""
+        latents, pooled = self.latents.behind(token), self.pooled.behind(token)
+        return KeptDsa(self.latents, self.pooled, self.latents.length, self.pooled.length, latents, pooled, self.open)
+
+    @property
+    def open(self) -> tuple[Tensor, Tensor]:
+        """Keys and gates of the open pool. They are replaced and never written in place."""
+        return self.open_keys, self.open_gates
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptDsa:
+    """A DSA layer of a kept state: how many rows there were, and those that the extent may lose."""
+
+    latents: PlacedRows
+    pooled: PlacedRows
+    latent_count: int
+    pooled_count: int
+    last_latents: Tensor
+    last_pooled: Tensor
+    open: tuple[Tensor, Tensor]
+
+    def resume(self, place: Place) -> DsaState:
+        """The layer's state as it was, in `place`, which has the rows but for the last."""
+        latents = self.latents.moved(place, self.latent_count, self.last_latents)
+        pooled = self.pooled.moved(place, self.pooled_count, self.last_pooled)
+        return DsaState(latents, pooled, *self.open)
 
 
 LayerState = KdaState | DsaState
 
 
+class KeptLayer(Protocol):
+    """A layer of a kept state."""
+
+    def resume(self, place: Place) -> LayerState:
+        """The layer's state as it was, with its rows in `place`."""
+
+
+class KeptDraft(Protocol):
+    """A drafter's part of a kept state."""
+
+    def resume(self, place: Place) -> DraftState:
+        """The drafter's state as it was, with its rows in `place`."""
+
+
 class DraftState(Protocol):
     """What a drafter keeps of a sequence."""
 
-    def snapshot(self) -> DraftState:
-        """The state as it is now; whoever continues either of the two leaves the other as it is."""
+    def keep(self, token: int) -> KeptDraft:
+        """What is needed to resume; rows in the pool before `token` stay where they are."""
 
 
 class SequenceState:
@@ -124,36 +179,52 @@ class SequenceState:
         self.position += kept
         self.window = 0
 
-    def snapshot(self) -> SequenceState:
-        """The state as it is now, without a window; whoever continues either of the two leaves the other as it is."""
-        draft = None if self.draft is None else self.draft.snapshot()
-        return SequenceState([layer.snapshot() for layer in self.layers], self.position, draft)
+    def keep(self, token: int | None = None) -> KeptState:
+        """The state as it is now, without a window, for sequences that continue it later.
+
+        Rows before `token` stay in the pool: those of the whole blocks, unless told otherwise.
+        """
+        token = self.position // GRID * GRID if token is None else token
+        draft = None if self.draft is None else self.draft.keep(token)
+        return KeptState([layer.keep(token) for layer in self.layers], self.position, draft)
 
 
-def new_state(config: TextConfig, *, kda_heads: int, dtype: torch.dtype, device: torch.device) -> SequenceState:
-    """The empty state of a sequence on a rank that holds `kda_heads` of the linear-attention heads."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptState:
+    """A sequence's state at `position`. The pool has the rows of its whole blocks; the rest it holds itself."""
+
+    layers: list[KeptLayer]
+    position: int
+    draft: KeptDraft | None
+
+    def resume(self, place: Place) -> SequenceState:
+        """A sequence that continues from here in `place`, where the rows of the whole blocks are."""
+        draft = None if self.draft is None else self.draft.resume(place)
+        return SequenceState([layer.resume(place) for layer in self.layers], self.position, draft)
+
+
+def new_state(config: TextConfig, *, kda_heads: int, dtype: torch.dtype, pool: RowPool, place: Place) -> SequenceState:
+    """The empty state of a sequence, its rows in `place`, on a rank that holds `kda_heads` of the KDA heads."""
     width = config.linear_head_dim
     layers: list[LayerState] = []
-    for kind in config.attention:
+    for index, kind in enumerate(config.attention):
         if kind == "kda":
             channels = 3 * kda_heads * width
             layers.append(
                 KdaState(
-                    tail=torch.zeros(config.conv_kernel - 1, channels, dtype=dtype, device=device),
-                    memory=torch.zeros(kda_heads, width, width, dtype=torch.float32, device=device),
+                    tail=torch.zeros(config.conv_kernel - 1, channels, dtype=dtype, device=pool.device),
+                    memory=torch.zeros(kda_heads, width, width, dtype=torch.float32, device=pool.device),
                 )
             )
         else:
-            empty = torch.empty(0, config.index_head_dim, dtype=dtype, device=device)
-            layers.append(
-                DsaState(
-                    latents=Rows(config.kv_lora_rank, dtype, device),
-                    pooled=Rows(config.index_head_dim, dtype, device),
-                    open_keys=empty,
-                    open_gates=empty,
-                )
-            )
+            layers.append(empty_dsa(config, index, dtype, pool, place))
     return SequenceState(layers)
+
+
+def empty_dsa(config: TextConfig, layer: int, dtype: torch.dtype, pool: RowPool, place: Place) -> DsaState:
+    """The empty state of a DSA layer, with its rows in `place`."""
+    empty = torch.empty(0, config.index_head_dim, dtype=dtype, device=pool.device)
+    return DsaState(*pool.rows(layer, place), empty, empty)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ import dataclasses
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from sparkpair.comm.stuck import REPORT_S, describe_stuck
 from sparkpair.comm.wire import Message, Wire, WireError
 from sparkpair.errors import PeerLost, UserError
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 # A connection that has not introduced itself within this many seconds is not a rank.
 HELLO_TIMEOUT = 10.0
@@ -30,6 +30,9 @@ RETRY_S = 0.2
 VERDICT_S = 10.0
 
 Facts = dict[str, str]
+
+# What a rank can serve, by name; of every number the smallest of all ranks holds.
+Offer = dict[str, int]
 
 
 def first_difference(ours: Facts, theirs: Facts) -> tuple[str, str, str] | None:
@@ -64,13 +67,13 @@ class Leader:
         self._listener = listen(address, port, "--master-port")
         self.address = str(self._listener.getsockname()[0])
 
-    def join(self, facts: Facts, window: int, timeout_s: float, log: Callable[[str], None]) -> int:
-        """Wait for every other rank, compare facts, and return the window that all ranks can serve.
+    def join(self, facts: Facts, offer: Offer, timeout_s: float, log: Callable[[str], None]) -> Offer:
+        """Wait for every other rank, compare facts, and return what all ranks can serve.
 
         Raises PeerLost when a rank does not come within `timeout_s` or disagrees; the others are told why.
         """
         deadline = time.monotonic() + timeout_s
-        windows = [window]
+        offers = [offer]
         while len(self._followers) < self.world - 1:
             self._listener.settimeout(max(0.0, deadline - time.monotonic()) or 0.001)
             try:
@@ -81,7 +84,7 @@ class Leader:
                     f"rank {', '.join(map(str, missing))} did not join within {timeout_s:.0f} s. Look at its own log, "
                     f"and check that {self.address} and the master port can be reached from its host."
                 ) from None
-            follower, their_facts, their_window = self._introduce(connection, peer[0], log)
+            follower, their_facts, their_offer = self._introduce(connection, peer[0], offer.keys(), log)
             if follower is None:
                 continue
             difference = first_difference(facts, their_facts)
@@ -93,17 +96,17 @@ class Leader:
                     f"rank 0 has {ours}, rank {follower.rank} has {found}. Both must be started alike."
                 )
             self._followers[follower.rank] = follower
-            windows.append(their_window)
+            offers.append(their_offer)
         self._listener.close()
         for follower in self._followers.values():
             threading.Thread(
                 target=self._watch, args=(follower,), name=f"watch rank {follower.rank}", daemon=True
             ).start()
-        return min(windows)
+        return {name: min(one[name] for one in offers) for name in offer}
 
     def _introduce(
-        self, connection: socket.socket, peer: str, log: Callable[[str], None]
-    ) -> tuple[_Follower | None, Facts, int]:
+        self, connection: socket.socket, peer: str, offered: Set[str], log: Callable[[str], None]
+    ) -> tuple[_Follower | None, Facts, Offer]:
         """Read one hello. Strangers and ranks that cannot be are turned away with a line in the log."""
         wire = Wire(connection)
         wire.timeout(HELLO_TIMEOUT)
@@ -113,18 +116,20 @@ class Leader:
                 raise WireError("nothing")
             hello = received[0]
             rank, protocol = hello.get("rank"), hello.get("sparkpair")
-            facts, window = hello.get("facts"), hello.get("window")
+            facts, offer = hello.get("facts"), hello.get("offer")
             if (
                 protocol != PROTOCOL
                 or not isinstance(rank, int)
                 or not isinstance(facts, dict)
-                or not isinstance(window, int)
+                or not isinstance(offer, dict)
+                or offer.keys() != offered
+                or not all(isinstance(number, int) for number in offer.values())
             ):
                 raise WireError("a greeting that is not a rank's")
         except (OSError, WireError) as error:
             log(f"turned away a connection from {peer}: it sent {error or 'nothing in time'}")
             wire.close()
-            return None, {}, 0
+            return None, {}, {}
         refusal = None
         if not 0 < rank < self.world:
             refusal = f"rank {rank} is not one of the {self.world} ranks of this world"
@@ -134,9 +139,9 @@ class Leader:
             log(f"turned away a connection from {peer}: {refusal}")
             self._tell(wire, {"refused": refusal})
             wire.close()
-            return None, {}, 0
+            return None, {}, {}
         wire.timeout(None)
-        return _Follower(rank, wire, str(hello.get("host", peer))), facts, window
+        return _Follower(rank, wire, str(hello.get("host", peer))), facts, offer
 
     def _refuse_all(self, reason: str) -> PeerLost:
         for follower in self._followers.values():
@@ -235,14 +240,14 @@ class FollowerLink:
         self._wire = _connect(rank, address, port, timeout_s)
         self.local_address = self._wire.local_address
 
-    def join(self, facts: Facts, window: int, timeout_s: float) -> Message:
+    def join(self, facts: Facts, offer: Offer, timeout_s: float) -> Message:
         """Introduce this rank and return rank 0's welcome. Raises PeerLost with rank 0's reason when refused."""
         hello = {
             "sparkpair": PROTOCOL,
             "rank": self.rank,
             "host": socket.gethostname(),
             "facts": facts,
-            "window": window,
+            "offer": offer,
         }
         try:
             self._wire.send(hello)

@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparkpair.cache.state import SequenceState, Span
+from sparkpair.cache.orders import Order
+from sparkpair.cache.pool import Place, RowPool
+from sparkpair.cache.state import KeptState, SequenceState, Span
 from sparkpair.comm.fill import OpenFill, units_of
 from sparkpair.comm.stuck import Running
 from sparkpair.comm.wire import Message
@@ -74,16 +76,13 @@ class Slice:
 class Step:
     """What every rank does next, in this order.
 
-    Forget the slots in `released`; begin slots from kept states, `resumed` as pairs of slot and name; forget the kept
-    states named in `dropped`; run `runs` in one forward pass, then the slice in `part`; keep states of slots, `kept` as
-    pairs of slot and name.
+    Carry out `orders`; run `runs` in one forward pass, then the slice in `part`; keep states of slots, `kept` as pairs
+    of slot and name.
     """
 
     number: int
     runs: list[Run]
-    released: list[int]
-    dropped: list[int] = dataclasses.field(default_factory=list)
-    resumed: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    orders: list[Order]
     kept: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     part: Slice | None = None
 
@@ -97,9 +96,7 @@ class Step:
         return Step(
             number=int(fields["number"]),
             runs=[Run.parse(run) for run in fields["runs"]],
-            released=list(fields["released"]),
-            dropped=list(fields["dropped"]),
-            resumed=[(slot, name) for slot, name in fields["resumed"]],
+            orders=[Order(*order) for order in fields["orders"]],
             kept=[(slot, name) for slot, name in fields["kept"]],
             part=None if fields["part"] is None else Slice.parse(fields["part"]),
         )
@@ -150,13 +147,15 @@ class _Batch:
 
 
 class StepRunner:
-    """Executes steps on this rank; holds the sequences' states by slot and the kept ones by name."""
+    """Executes steps on this rank; holds the pool, the sequences' states by slot and the kept ones by name."""
 
-    def __init__(self, model: Glm5NextRank, drafter: RankDrafter | None = None) -> None:
+    def __init__(self, model: Glm5NextRank, pool: RowPool, drafter: RankDrafter | None = None) -> None:
         self._model = model
+        self._pool = pool
         self._drafter = drafter
+        self._places: dict[int, Place] = {}
         self._states: dict[int, SequenceState] = {}
-        self._kept: dict[int, SequenceState] = {}
+        self._kept: dict[int, KeptState] = {}
         self._fill: OpenFill | None = None
         # The step in which this rank is, and since when; read by the watch of stuck steps.
         self.running: Running | None = None
@@ -186,14 +185,8 @@ class StepRunner:
             self.running = None
 
     def _execute(self, step: Step, checksum: int, media_rows: Tensor | None) -> Executed:
-        for slot in step.released:
-            self._states.pop(slot, None)
-            if self._fill is not None:
-                self._fill.leave(slot)
-        for slot, name in step.resumed:
-            self._states[slot] = self._kept[name].snapshot()
-        for name in step.dropped:
-            del self._kept[name]
+        for order in step.orders:
+            self._carry_out(order)
         if self._fill is not None and self._fill.empty:
             self._fill = None
         states = [self._committed(run) for run in step.runs]
@@ -210,7 +203,7 @@ class StepRunner:
             found, mark = self._advance(step.part.units, found)
         slice_s = time.monotonic() - began
         for slot, name in step.kept:
-            self._kept[name] = self._states[slot].snapshot()
+            self._kept[name] = self._states[slot].keep()
         result = zlib.crc32(mark + found.numpy().tobytes(), zlib.crc32(json.dumps(drafts).encode()))
         self._compare(step.number, checksum, result)
         return Executed(found, drafts, slice_s)
@@ -236,13 +229,41 @@ class StepRunner:
         self._fill = None
         return torch.cat([found, ended.cpu()]), b""
 
+    def _carry_out(self, order: Order) -> None:
+        """See cache.orders."""
+        name = order.name
+        match order.kind:
+            case "place":
+                place = self._places.setdefault(name, Place(order.base, order.size))
+                place.size = order.size
+            case "move":
+                place = self._places[name]
+                self._pool.copy(place.base, order.base, order.rows)
+                place.base = order.base
+            case "copy":
+                self._pool.copy(self._places[order.source].base, self._places[name].base, order.rows)
+            case "free":
+                del self._places[name]
+            case "start":
+                self._states[name] = self._new_state(self._places[order.source])
+            case "resume":
+                self._states[name] = self._kept[order.kept].resume(self._places[order.source])
+            case "release":
+                del self._states[name]
+                if self._fill is not None:
+                    self._fill.leave(name)
+            case "drop":
+                del self._kept[name]
+
+    def _new_state(self, place: Place) -> SequenceState:
+        state = self._model.new_state(self._pool, place)
+        if self._drafter is not None:
+            state.draft = self._drafter.new_state(self._pool, place)
+        return state
+
     def _committed(self, run: Run) -> SequenceState:
         """The state a run continues, with what stays of its last window."""
-        state = self._states.get(run.slot)
-        if state is None:
-            state = self._states[run.slot] = self._model.new_state()
-            if self._drafter is not None:
-                state.draft = self._drafter.new_state()
+        state = self._states[run.slot]
         state.commit(run.kept)
         return state
 

@@ -9,50 +9,62 @@ samples, the walk adds the noise that will decide the draw, so that the guess le
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy
 import torch
 from torch import Tensor
 
 from sparkpair import kernels
-from sparkpair.cache.rows import GROWTH, Rows
+from sparkpair.cache.pool import Place, RowPool
 from sparkpair.cache.state import SequenceState
+from sparkpair.cache.tail import Tail
 from sparkpair.drafting.drafter import Ask, Passed
 from sparkpair.drafting.orders import DraftOrder
 from sparkpair.model.dflash2 import DFlash2Rank
 from sparkpair.sampling import Floats, Ids, keyed_noise
 
 
-def context_rows(window: int) -> int:
-    """Context rows that a sequence holds at most: the window's, and room to append without moving them each time."""
-    return -(-(window - 1 + GROWTH) // GROWTH) * GROWTH
-
-
 @dataclasses.dataclass(slots=True)
 class DFlash2State:
-    """Context rows of the newest of `position` tokens, and those of a window that wait to be kept."""
+    """Context rows of the newest of `position` tokens, and those of a window that wait to be kept.
 
-    rows: Rows
+    A block sees the tokens less than a window before it, so that many rows stay.
+    """
+
+    rows: Tail
     position: int = 0
     waiting: Tensor | None = None
 
-    def append(self, rows: Tensor, window: int) -> None:
-        """Add the rows of the next tokens. Of the earlier ones only those that a block can still see have to stay."""
-        if self.rows.length + rows.shape[0] > context_rows(window):
-            newest = self.rows.rows[-(window - 1) :]
-            self.rows = Rows(newest.shape[1], newest.dtype, newest.device)
-            self.rows.append(newest)
+    def append(self, rows: Tensor) -> None:
+        """Add the rows of the next tokens."""
         self.rows.append(rows)
         self.position += rows.shape[0]
 
-    def snapshot(self) -> DFlash2State:
-        """The state as it is now, without a window."""
-        return DFlash2State(self.rows.share(), self.position)
+    def keep(self, token: int) -> KeptDFlash2:
+        """What `resume` needs: a copy of all rows, because none is in the pool."""
+        return KeptDFlash2(self.rows.rows.clone(), self.rows.fresh, self.position)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptDFlash2:
+    """The drafter's part of a kept state."""
+
+    rows: Tensor
+    fresh: Callable[[], Tail]
+    position: int
+
+    def resume(self, place: Place) -> DFlash2State:
+        """The state as it was."""
+        tail = self.fresh()
+        tail.append(self.rows)
+        return DFlash2State(tail, self.position)
 
 
 class DFlash2Drafter:
     """Implements drafter.RankDrafter."""
+
+    pool_layers = 0
 
     def __init__(self, model: DFlash2Rank) -> None:
         self._model = model
@@ -63,10 +75,14 @@ class DFlash2Drafter:
         """See RankDrafter."""
         return frozenset(self._model.config.taps)
 
-    def new_state(self) -> DFlash2State:
+    def new_state(self, pool: RowPool, place: Place) -> DFlash2State:
         """See RankDrafter."""
-        target = self._model.target
-        return DFlash2State(Rows(self._model.context_width, target.dtype, target.device))
+        return self.empty_state()
+
+    def empty_state(self) -> DFlash2State:
+        """The empty state of a new sequence; it has nothing in the pool."""
+        model, target = self._model, self._model.target
+        return DFlash2State(Tail(model.config.window - 1, model.context_width, target.dtype, target.device))
 
     def watch(self, layer: int, streams: Tensor) -> None:
         """See RankDrafter."""
@@ -84,7 +100,7 @@ class DFlash2Drafter:
             if part.decode:
                 own.waiting = rows
             else:
-                own.append(rows, self._model.config.window)
+                own.append(rows)
 
     @torch.inference_mode()
     def draft(self, asks: Sequence[Ask]) -> list[list[int]]:
@@ -92,7 +108,7 @@ class DFlash2Drafter:
         for ask in asks:
             own = _state(ask.state)
             if own.waiting is not None:
-                own.append(own.waiting[: ask.kept], self._model.config.window)
+                own.append(own.waiting[: ask.kept])
                 own.waiting = None
         chains: list[list[int]] = [[] for _ in asks]
         asked = [index for index, ask in enumerate(asks) if ask.order.count]
@@ -107,7 +123,7 @@ class DFlash2Drafter:
         hidden = model.block(
             [ask.pending for ask in asks],
             [own.position for own in states],
-            [own.rows.rows[-(model.config.window - 1) :] for own in states],
+            [own.rows.rows for own in states],
         )
         most = min(max(ask.order.count for ask in asks), model.config.block_size - 1)
         rows = hidden[:, 1 : 1 + most]

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from sparkpair.cache.pool import Place, RowPool
 from sparkpair.cache.state import DraftState, SequenceState
 from sparkpair.drafting.orders import DraftOrder
 
@@ -39,14 +40,16 @@ class Passed:
 
 
 class RankDrafter(Protocol):
-    """A drafter as one rank holds it."""
+    """A drafter as one rank holds it; it has rows in `pool_layers` layers of the pool, behind the backbone's."""
+
+    pool_layers: int
 
     @property
     def watched(self) -> frozenset[int]:
         """The layers whose streams it looks at, EMBEDDED among them where it looks at what they begin with."""
 
-    def new_state(self) -> DraftState:
-        """The empty state of a new sequence."""
+    def new_state(self, pool: RowPool, place: Place) -> DraftState:
+        """The empty state of a new sequence, with its rows in `place`."""
 
     def watch(self, layer: int, streams: Tensor) -> None:
         """During a forward pass: the streams [T, S, d] after `layer`."""

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sparkpair.cache.state import SequenceState, Span
+from sparkpair.cache.pool import Place, RowPool
+from sparkpair.cache.state import KeptState, SequenceState, Span
 from sparkpair.drafting.drafter import Ask, Passed
 from sparkpair.drafting.orders import DraftOrder
 from sparkpair.model.glm5_next import EMBEDDED
@@ -31,13 +32,28 @@ class MtpState:
     hidden: Tensor
     tokens: list[int]
 
-    def snapshot(self) -> MtpState:
-        """The state as it is now; hidden rows are replaced and never written in place, so they are shared."""
-        return MtpState(self.head.snapshot(), self.hidden, list(self.tokens))
+    def keep(self, token: int) -> KeptMtp:
+        """What `resume` needs; hidden rows are replaced and never written in place, so they are shared."""
+        return KeptMtp(self.head.keep(token), self.hidden, tuple(self.tokens))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptMtp:
+    """The head's part of a kept state."""
+
+    head: KeptState
+    hidden: Tensor
+    tokens: tuple[int, ...]
+
+    def resume(self, place: Place) -> MtpState:
+        """The state as it was, with the head's rows in `place`."""
+        return MtpState(self.head.resume(place), self.hidden, list(self.tokens))
 
 
 class MtpDrafter:
     """Implements drafter.RankDrafter."""
+
+    pool_layers = 1
 
     def __init__(self, head: MtpHead) -> None:
         self._head = head
@@ -50,11 +66,11 @@ class MtpDrafter:
         """See RankDrafter."""
         return frozenset({EMBEDDED, self._last_layer})
 
-    def new_state(self) -> MtpState:
+    def new_state(self, pool: RowPool, place: Place) -> MtpState:
         """See RankDrafter."""
         backbone = self._head.backbone
         nothing = torch.empty(0, backbone.config.hidden_size, dtype=backbone.dtype, device=backbone.device)
-        return MtpState(self._head.new_state(), nothing, [])
+        return MtpState(self._head.new_state(pool, place), nothing, [])
 
     def watch(self, layer: int, streams: Tensor) -> None:
         """See RankDrafter."""

@@ -7,10 +7,11 @@ import math
 import pathlib
 from typing import Protocol
 
+from sparkpair.cache.tail import kept_rows, tail_rows
 from sparkpair.checkpoint.rank_weights import Layout, RankWeights, is_mtp, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import share
-from sparkpair.drafting.dflash2 import DFlash2Drafter, context_rows
+from sparkpair.drafting.dflash2 import DFlash2Drafter
 from sparkpair.drafting.drafter import RankDrafter
 from sparkpair.drafting.mtp import MtpDrafter
 from sparkpair.drafting.orders import MAX_DRAFTS
@@ -59,9 +60,8 @@ class MtpSource:
         """See DrafterSource."""
         config = self._config
         size = rank_bytes(self._checkpoint, config, layout, lambda name: is_mtp(config, name))
-        row = config.kv_lora_rank + config.index_head_dim / config.index_kpool
         waiting = WINDOW_ROWS * config.hidden_size * layout.dtype.itemsize
-        return DrafterNeed(size.stored, size.held, int(row * layout.dtype.itemsize) + 1, waiting)
+        return DrafterNeed(size.stored, size.held, pool_layers=1, per_stream=waiting, per_entry=waiting)
 
     def load(self, model: Glm5NextRank, weights: RankWeights) -> MtpDrafter:
         """See DrafterSource."""
@@ -90,7 +90,9 @@ class DFlash2Source:
             held += count * size
         heads = share(config.num_kv_heads, layout.world, layout.rank)
         row = config.num_layers * 2 * (heads.stop - heads.start) * config.head_dim * size
-        return DrafterNeed(stored, held, 0, (context_rows(config.window) + WINDOW_ROWS) * row)
+        most = config.window - 1
+        running = (tail_rows(most) + WINDOW_ROWS) * row
+        return DrafterNeed(stored, held, per_stream=running, per_entry=kept_rows(most) * row)
 
     def load(self, model: Glm5NextRank, weights: RankWeights) -> DFlash2Drafter:
         """See DrafterSource."""

@@ -11,6 +11,8 @@ from sparkpair.kernels.reference.draft import attend_groups, dynamic_convolution
 from sparkpair.kernels.reference.dsa import attend_latents, index_scores, pool_keys, select_tokens
 from sparkpair.kernels.reference.exl3 import exl3_effective
 from sparkpair.kernels.reference.experts import add_shared, route, routed_experts
+from sparkpair.kernels.reference.fp8_rows import ROW_OVERHEAD as FP8_ROW_OVERHEAD
+from sparkpair.kernels.reference.fp8_rows import decode_fp8_rows, encode_fp8_rows
 from sparkpair.kernels.reference.hyper import hyper_collapse, hyper_spread, hyper_weights
 from sparkpair.kernels.reference.kda import kda_chunked, kda_gates, kda_recurrent, short_convolution
 from sparkpair.kernels.reference.linear import linear
@@ -19,13 +21,16 @@ from sparkpair.kernels.reference.tiles import sigmoid
 from sparkpair.kernels.reference.vision import attend_all, axial_rotation, biased_linear, gelu, rotate
 
 __all__ = [
+    "FP8_ROW_OVERHEAD",
     "add_shared",
     "attend_all",
     "attend_groups",
     "attend_latents",
     "axial_rotation",
     "biased_linear",
+    "decode_fp8_rows",
     "dynamic_convolution",
+    "encode_fp8_rows",
     "exl3_effective",
     "gelu",
     "hyper_collapse",

@@ -111,16 +111,15 @@ class DsaAttention:
         """Attention of one block of new rows, [n, H, V]; `position` is the first row's."""
         config = self.config
         end = position + queries.shape[0]
-        latents = state.latents.rows[:end]
         pools = end // config.index_kpool
         if pools <= config.index_topk // config.index_kpool and config.index_always_select_tail:
             # Every complete pool is selected and the tail always is: plain causal attention.
             where = torch.arange(end, device=x.device)
             allowed = where <= where[position:].unsqueeze(1)
-            return kernels.attend_latents(queries, latents, self.key_map, self.value_map, allowed, None)
+            return kernels.attend_latents(queries, state.latents.first(end), self.key_map, self.value_map, allowed)
         index_queries = kernels.linear(query_latent, self.index_q).view(-1, config.index_heads, config.index_head_dim)
         head_weights = kernels.linear(x, self.index_weights).float() * config.index_heads**-0.5
-        scores = kernels.index_scores(index_queries, head_weights, state.pooled.rows[:pools])
+        scores = kernels.index_scores(index_queries, head_weights, state.pooled.first(pools))
         indices, allowed = kernels.select_tokens(
             scores,
             position,
@@ -128,4 +127,5 @@ class DsaAttention:
             kpool=config.index_kpool,
             select_tail=config.index_always_select_tail,
         )
-        return kernels.attend_latents(queries, latents, self.key_map, self.value_map, allowed, indices)
+        chosen = state.latents.at(indices)
+        return kernels.attend_latents(queries, chosen, self.key_map, self.value_map, allowed)

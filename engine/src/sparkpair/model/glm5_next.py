@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from sparkpair import kernels
+from sparkpair.cache.extents import UNIT, units
+from sparkpair.cache.forms import RowForm
+from sparkpair.cache.pool import Place, RowPool
 from sparkpair.cache.state import SequenceState, Span, new_state
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.comm.group import Group
@@ -71,9 +74,20 @@ class Glm5NextRank:
             (layer.attention.heads for layer in self.layers if isinstance(layer.attention, KdaAttention)), 0
         )
 
-    def new_state(self) -> SequenceState:
-        """The empty state of a new sequence."""
-        return new_state(self.config, kda_heads=self._kda_heads, dtype=self.dtype, device=self.device)
+    def new_pool(self, tokens: int, form: RowForm = "fp32", *, drafter_layers: int = 0) -> RowPool:
+        """The rows of `tokens` tokens of this model, and of layers that a drafter adds."""
+        return RowPool(
+            self.config, tokens, form=form, dtype=self.dtype, device=self.device, drafter_layers=drafter_layers
+        )
+
+    def new_state(self, pool: RowPool, place: Place) -> SequenceState:
+        """The empty state of a new sequence, with its rows in `place`."""
+        return new_state(self.config, kda_heads=self._kda_heads, dtype=self.dtype, pool=pool, place=place)
+
+    def lone_state(self, tokens: int = UNIT) -> SequenceState:
+        """The empty state of a sequence of at most `tokens` with a pool of its own."""
+        room = units(tokens)
+        return self.new_state(self.new_pool(room), Place(0, room))
 
     @torch.inference_mode()
     def forward(

@@ -57,7 +57,8 @@ class KdaAttention:
             else:
                 inputs = (q, k, v, decay[rows], beta[rows])
                 out, state.memory = self._prompt(inputs, state.memory, span.state.position)
-                state.tail = tail
+                # A copy: what is kept must not hold on to the rows of the whole portion.
+                state.tail = tail.clone()
             mixed[rows] = out.to(x.dtype)
         normed = kernels.rms_norm_gated(mixed, gate, self.o_norm, config.rms_norm_eps)
         return kernels.linear(normed.flatten(1), self.o).float()

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from sparkpair import kernels
-from sparkpair.cache.rows import Rows
-from sparkpair.cache.state import DsaState, SequenceState, Span
+from sparkpair.cache.extents import UNIT
+from sparkpair.cache.pool import Place, RowPool
+from sparkpair.cache.state import DsaState, SequenceState, Span, empty_dsa
 from sparkpair.checkpoint.rank_weights import RankWeights
 from sparkpair.model.dsa import DsaAttention
 from sparkpair.model.glm5_next import PREFIX, Glm5NextRank
@@ -41,12 +42,14 @@ class MtpHead:
         self.mlp = MoeMlp(config, weights, f"{prefix}.mlp")
         self.final_norm = weights.take(f"{prefix}.shared_head.norm.weight")
 
-    def new_state(self) -> SequenceState:
-        """The head's empty state of a new sequence: one DSA layer."""
-        config, dtype, device = self.backbone.config, self.backbone.dtype, self.backbone.device
-        empty = torch.empty(0, config.index_head_dim, dtype=dtype, device=device)
-        latents = Rows(config.kv_lora_rank, dtype, device)
-        return SequenceState([DsaState(latents, Rows(config.index_head_dim, dtype, device), empty, empty)])
+    def new_state(self, pool: RowPool, place: Place) -> SequenceState:
+        """The head's empty state of a new sequence: one DSA layer, the first behind the backbone's."""
+        config = self.backbone.config
+        return SequenceState([empty_dsa(config, config.num_layers, self.backbone.dtype, pool, place)])
+
+    def lone_state(self) -> SequenceState:
+        """The empty state of a sequence of at most UNIT tokens with a pool of its own."""
+        return self.new_state(self.backbone.new_pool(UNIT, drafter_layers=1), Place(0, UNIT))
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
         """The embeddings of tokens of text, [n, d]."""

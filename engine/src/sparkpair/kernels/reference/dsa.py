@@ -23,8 +23,16 @@ def index_scores(queries: Tensor, head_weights: Tensor, pooled: Tensor) -> Tenso
     `queries` [T, I, D], `head_weights` [T, I] (may be negative), `pooled` [P, D]:
     sum over heads of weight * relu(D^-0.5 * query . key).
     """
-    dots = torch.einsum("tid,pd->tip", queries.float(), pooled.float()) * queries.shape[-1] ** -0.5
-    return torch.einsum("ti,tip->tp", head_weights.float(), dots.relu())
+    rows, heads = head_weights.shape
+    keys, weights = pooled.float(), head_weights.float()
+    scores = torch.zeros(rows, pooled.shape[0], dtype=torch.float32, device=pooled.device)
+    # As many heads at once as one query alone would have: the products of all heads would be the largest tensor of all.
+    together = max(1, heads // rows)
+    for first in range(0, heads, together):
+        some = slice(first, first + together)
+        dots = torch.einsum("tid,pd->tip", queries[:, some].float(), keys) * queries.shape[-1] ** -0.5
+        scores += torch.einsum("ti,tip->tp", weights[:, some], dots.relu())
+    return scores
 
 
 def select_tokens(
@@ -52,26 +60,17 @@ def select_tokens(
     return torch.cat([from_pools, tail], dim=1).masked_fill(~valid, 0), valid
 
 
-def attend_latents(
-    queries: Tensor, latents: Tensor, key_map: Tensor, value_map: Tensor, allowed: Tensor, indices: Tensor | None
-) -> Tensor:
+def attend_latents(queries: Tensor, latents: Tensor, key_map: Tensor, value_map: Tensor, allowed: Tensor) -> Tensor:
     """Attention in the latent space (absorbed form): keys and values are linear maps of one shared row per token.
 
-    `queries` [T, H, N], `latents` [L, R], `key_map` [H, N, R], `value_map` [H, V, R]. Without `indices`, `allowed`
-    [T, L] masks all L rows; with `indices` [T, W] it masks the gathered rows, [T, W]. Softmax in fp32, scale N^-0.5.
-    Returns [T, H, V] in the queries' dtype.
+    `queries` [T, H, N], `key_map` [H, N, R], `value_map` [H, V, R]. `latents` are the rows that all queries share,
+    [L, R], or those of each, [T, L, R]; `allowed` [T, L] says which count. Softmax in fp32, scale N^-0.5. Returns
+    [T, H, V] in the queries' dtype.
     """
     absorbed = torch.einsum("thn,hnr->thr", queries, key_map)
-    if indices is None:
-        scores = torch.einsum("thr,lr->thl", absorbed, latents).float()
-    else:
-        rows = latents[indices]
-        scores = torch.einsum("thr,twr->thw", absorbed, rows).float()
+    rows = "lr" if latents.dim() == 2 else "tlr"
+    scores = torch.einsum(f"thr,{rows}->thl", absorbed, latents).float()
     scores = (scores * queries.shape[-1] ** -0.5).masked_fill(~allowed.unsqueeze(1), -torch.inf)
     weights = torch.softmax(scores, dim=-1).to(queries.dtype)
-    mixed = (
-        torch.einsum("thl,lr->thr", weights, latents)
-        if indices is None
-        else torch.einsum("thw,twr->thr", weights, rows)
-    )
+    mixed = torch.einsum(f"thl,{rows}->thr", weights, latents)
     return torch.einsum("thr,hvr->thv", mixed, value_map)
