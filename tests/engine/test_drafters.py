@@ -60,6 +60,11 @@ class Loaded:
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    return load_agreeing(tmp_path_factory)
+
+
+def load_agreeing(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """A model and drafters that often agree with it."""
     torch.set_num_threads(1)
     directory: pathlib.Path = tmp_path_factory.mktemp("agreeing")
     write_agreeing(directory, 7, strength=0.1)

@@ -69,7 +69,7 @@ class Server:
 Serve = Callable[..., AbstractAsyncContextManager[Server]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serve(text_directory: Path, tokenizer: TextTokenizer) -> Serve:
     """Start a server with a scripted engine; keyword arguments are the script, engine fields and API
     options.

@@ -250,7 +250,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"thinking": {"type": "enabled", "budget_tokens": 100}}, "thinking.budget_tokens:"),
     ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens:"),
     ({"output_config": {"effort": "huge"}}, "output_config.effort:"),
-    ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format:"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.json_schema:"),
     ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management:"),
     ({"container": "c"}, "container:"),
     ({"mcp_servers": [{}]}, "mcp_servers:"),

@@ -137,6 +137,18 @@ def too_many_media() -> ApiError:
     return ApiError(429, message, type=RATE_LIMIT, code="rate_limit_exceeded", headers=RETRY_AFTER)
 
 
+def too_many_forms() -> ApiError:
+    """429: as many forms of answers are being compiled as may."""
+    message = "the server is compiling too many schemas and grammars; try again later"
+    return ApiError(429, message, type=RATE_LIMIT, code="rate_limit_exceeded", headers=RETRY_AFTER)
+
+
+def form_broken(param: str, problem: str) -> ApiError:
+    """500: a finished answer lacks what could only be checked in the end. The same request would give it again."""
+    message = f"{param}: the answer came to its end and is not what was asked for: {problem}"
+    return ApiError(500, message, type=SERVER, param=param, headers={"x-should-retry": "false"})
+
+
 def queue_full(running: int, waiting: int) -> ApiError:
     """429: as many requests run and wait as may."""
     message = f"the server is busy: {running} requests run and {waiting} may wait; try again later"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions that a request offers to the model, and what it asks about calling them.
 
-Enforced: `none` shows the model no functions; `required` and a named function make the answer begin with a call. What
-follows the opening (with several functions on offer, also which one is called) is the model's own, and what is then no
-valid call of an offered function comes back as text.
+Enforced: `none` shows the model no functions; `required` and a named function make the answer begin with a call of one
+of those on offer. The arguments are the model's own, and what is then no valid call comes back as text.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from sparkpair.api.errors import invalid, unsupported
 from sparkpair.api.fields import Fields
 from sparkpair.chat.call_block import CALL_MARKERS, LONGEST_NAME, OPEN, Function
 from sparkpair.chat.tokenizer import TextTokenizer
+from sparkpair.grammar.form import Form, choice_form
 
 MOST_FUNCTIONS = 4096
 
@@ -36,6 +36,13 @@ class FunctionParams:
             return ()
         name = tokenizer.encode_text(self.functions[0].name) if len(self.functions) == 1 else []
         return (tokenizer.marker_ids[OPEN], *name)
+
+    @property
+    def names(self) -> Form | None:
+        """What follows that opening where there are several functions to choose from."""
+        if not self.must_call or len(self.functions) == 1:
+            return None
+        return choice_form([function.name for function in self.functions])
 
 
 def function_params(fields: Fields, tokenizer: TextTokenizer) -> FunctionParams:

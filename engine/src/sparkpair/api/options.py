@@ -28,7 +28,7 @@ class ApiOptions:
     `stream_smooth_s` is for how long a streamed token may be held back to even out bursts (0: none is).
     A client has `head_timeout_s` to send a request's headers, must send `body_rate` bytes of its body in every
     `body_timeout_s`, and is gone when it takes nothing of a reply for `reader_timeout_s`.
-    `page` serves the operator's page at `/`.
+    `page` serves the operator's page at `/`. Compiling a schema or grammar may take `form_cpu_s` of processor time.
     `vision`: the engine can look at pictures and clips, within the limits of `media`; with `vision_urls` also at those
     behind https URLs, which are then fetched.
     With `keys`, every route but health needs one; `open_metrics` lifts that for the metrics.
@@ -56,3 +56,4 @@ class ApiOptions:
     vision: bool = False
     vision_urls: bool = False
     media: MediaLimits = dataclasses.field(default_factory=MediaLimits)
+    form_cpu_s: int = 15

@@ -15,6 +15,7 @@ from sparkpair.api.errors import invalid, model_not_found, unsupported
 from sparkpair.api.fields import Fields
 from sparkpair.api.functions import FunctionParams, function_params
 from sparkpair.api.options import ANY_MODEL, ApiOptions
+from sparkpair.api.structured import AnswerForm, answer_form
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.chat.messages import BadMessages, normalise_messages
 from sparkpair.chat.template import RESERVED
@@ -63,6 +64,7 @@ class ReplyParams:
     background: bool
     draft: bool
     return_token_ids: bool
+    form: AnswerForm | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +111,14 @@ def chat_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText)
     budget = fields.integer("thinking_budget")
     if budget is not None and budget < 0:
         raise invalid("thinking_budget: expected 0 or more", "thinking_budget")
+    functions = function_params(fields, checkpoint.tokenizer)
+    form: AnswerForm | None = common["form"]
+    if form is not None and functions.must_call:
+        raise invalid(f"{form.param}: an answer cannot have a form and be a call; leave one of them out", form.param)
     return ChatParams(
         **common,
         messages=messages,
-        functions=function_params(fields, checkpoint.tokenizer),
+        functions=functions,
         thinking=thinking,
         thinking_budget=budget or None,
         effort=effort,
@@ -139,7 +145,6 @@ def completion_params(fields: Fields, options: ApiOptions, checkpoint: Checkpoin
 def _reply_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText) -> dict[str, Any]:
     model = model_name(fields, options)
     _refuse_alternatives(fields)
-    _refuse_grammars(fields)
     stream_options = Fields(fields.object("stream_options"), "stream_options.")
     min_tokens = fields.integer("min_tokens") or 0
     if min_tokens < 0:
@@ -156,6 +161,7 @@ def _reply_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointTex
         "background": fields.get("priority") == "background",
         "draft": fields.boolean("draft", True),
         "return_token_ids": fields.boolean("return_token_ids", False),
+        "form": answer_form(fields),
     }
 
 
@@ -220,15 +226,6 @@ def _refuse_alternatives(fields: Fields) -> None:
         raise unsupported("logprobs")
     if fields.get("top_logprobs") is not None:
         raise unsupported("top_logprobs")
-
-
-def _refuse_grammars(fields: Fields) -> None:
-    for name in GRAMMARS:
-        if fields.get(name) is not None:
-            raise unsupported(name)
-    form = fields.object("response_format")
-    if form and form.get("type") != "text":
-        raise invalid("response_format: only type text is supported by this engine", "response_format")
 
 
 def _thinking(fields: Fields, options: ApiOptions) -> tuple[bool, str | None, bool, Mapping[str, Any]]:

@@ -20,7 +20,8 @@ from sparkpair.api.body import BodyRoom
 from sparkpair.api.disconnect import watching
 from sparkpair.api.errors import ClientGone, context_exceeded, invalid, queue_full, unavailable
 from sparkpair.api.fetch import Fetcher
-from sparkpair.api.generation import Generation, ReplyEnd
+from sparkpair.api.generation import Check, Generation, ReplyEnd
+from sparkpair.api.guide import Guide
 from sparkpair.api.media import MediaDesk
 from sparkpair.api.metrics import Metrics
 from sparkpair.api.notices import Notices
@@ -28,15 +29,12 @@ from sparkpair.api.options import ApiOptions
 from sparkpair.api.params import ChatParams, CompletionParams, ReplyParams
 from sparkpair.api.playout import SingleTokens, smoothed
 from sparkpair.api.response_store import ResponseStore
-from sparkpair.chat.call_block import CLOSE
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.chat.decoder import ReplyDecoder
 from sparkpair.chat.media import MediaNames, MediaRef, media_of
 from sparkpair.chat.memory import ReasoningMemory
 from sparkpair.chat.messages import text_length
 from sparkpair.chat.pieces import Piece
-from sparkpair.chat.reasoning import THINK_CLOSE
-from sparkpair.chat.steering import Route
 from sparkpair.chat.template import TemplateError
 from sparkpair.chat.tool_calls import CallParser
 from sparkpair.media.prepared import Prepared
@@ -57,11 +55,12 @@ class ChatPrompt:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """A request that has passed every check, and how to read its reply."""
+    """A request that has passed every check, how to read its reply, and how to check its answer in the end."""
 
     params: ReplyParams
     request: GenerationRequest
     decoder: ReplyDecoder
+    check: Check | None = None
 
 
 class Serving:
@@ -76,6 +75,7 @@ class Serving:
         self.memory = ReasoningMemory()
         self.responses = ResponseStore()
         self.media = MediaDesk(options.media, Fetcher() if options.vision_urls else None)
+        self.guide = Guide(options, checkpoint)
         self.started = int(time.time())
         self.metrics = Metrics(engine, lambda: sum(generation.tokens_so_far for generation in self._running))
         self._running: set[Generation] = set()
@@ -91,15 +91,17 @@ class Serving:
         calls = CallParser(functions.functions, parallel=functions.parallel) if functions.functions else None
         inside = prompt.inside_thinking
         work = self._work(params, prompt.ids, "messages", split_thinking=True, inside_thinking=inside, calls=calls)
-        route = self._route(params, work.request, inside)
-        request = dataclasses.replace(work.request, media=prompt.media, constraint=None if route.free else route)
-        return dataclasses.replace(work, request=request)
+        route, check = await self.guide.chat_route(params, work.request.stop_ids, inside)
+        request = dataclasses.replace(work.request, media=prompt.media, constraint=route)
+        return dataclasses.replace(work, request=request, check=check)
 
     async def completion_work(self, params: CompletionParams) -> Work:
         """Encode a prompt and check that it fits. Raises ApiError."""
         prompt = params.prompt
         ids = prompt if isinstance(prompt, tuple) else await self.text_ids(prompt, params.markers)
-        return self._work(params, ids, "prompt", split_thinking=False, inside_thinking=False)
+        work = self._work(params, ids, "prompt", split_thinking=False, inside_thinking=False)
+        route, check = await self.guide.text_route(params, work.request.stop_ids)
+        return dataclasses.replace(work, request=dataclasses.replace(work.request, constraint=route), check=check)
 
     async def chat_prompt(
         self, params: ChatParams, *, add_generation_prompt: bool = True, receive: Receive | None = None
@@ -145,7 +147,7 @@ class Serving:
         self._admit()
         submit = self._submit_singly if work.params.stream and self._smooths else self.engine.submit
         try:
-            generation = Generation(submit, work.request, work.decoder, self.metrics, self.memory.remember)
+            generation = Generation(submit, work.request, work.decoder, self.metrics, self.memory.remember, work.check)
         except EngineError as error:
             raise unavailable(str(error)) from error
         self._running.add(generation)
@@ -183,6 +185,7 @@ class Serving:
     def shut_down(self) -> None:
         """Take no more requests and end those that run, each with a last event."""
         self._stopping = True
+        self.guide.close()
         for generation in list(self._running):
             generation.shut_down()
         self.media.close()
@@ -230,7 +233,8 @@ class Serving:
     ) -> Work:
         budget = self._budget(params.max_tokens, len(ids), param)
         end_ids = self.checkpoint.stop_ids
-        stop_ids = frozenset() if params.ignore_eos else end_ids
+        # Nothing may follow an answer that has a form and has come to its end.
+        stop_ids = frozenset() if params.ignore_eos and params.form is None else end_ids
         request = GenerationRequest(
             prompt_ids=ids,
             max_new_tokens=budget,
@@ -248,24 +252,9 @@ class Serving:
             inside_thinking=inside_thinking,
             show_ids=end_ids - stop_ids,
             calls=calls,
+            verbatim=params.form is not None,
         )
         return Work(params, request, decoder)
-
-    def _route(self, params: ChatParams, request: GenerationRequest, inside_thinking: bool) -> Route:
-        """Where the reply was asked to go."""
-        tokenizer = self.checkpoint.tokenizer
-        close = tokenizer.marker_ids.get(THINK_CLOSE)
-        closing = () if close is None else (*tokenizer.encode_text("\n"), close, *tokenizer.encode_text("\n\n"))
-        return Route(
-            inside_thinking=inside_thinking,
-            think_close=close,
-            stop_ids=request.stop_ids,
-            call_close=tokenizer.marker_ids.get(CLOSE),
-            is_blank=lambda token_id: tokenizer.token_bytes(token_id).isspace(),
-            closing=closing,
-            thinking_budget=params.thinking_budget,
-            call=params.functions.opening(tokenizer),
-        )
 
     def _budget(self, asked: int | None, prompt: int, param: str) -> int:
         """Tokens the reply may have. Raises ApiError when the prompt leaves none, or not what was asked

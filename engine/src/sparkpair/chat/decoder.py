@@ -38,9 +38,11 @@ class ReplyDecoder:
         inside_thinking: bool = False,
         show_ids: frozenset[int] = frozenset(),
         calls: CallParser | None = None,
+        verbatim: bool = False,
     ) -> None:
         """`split_thinking` False returns everything as content. `show_ids` are control markers to show as
-        text all the same. Without `calls`, call markup is text.
+        text all the same. Without `calls`, call markup is text. Line breaks before an answer are dropped, unless it
+        is `verbatim`.
         """
         self._tokenizer = tokenizer
         self._stop_ids = stop_ids
@@ -50,7 +52,7 @@ class ReplyDecoder:
         self._utf8 = Utf8Stream()
         self._stops = StopMatcher(stops)
         self._channel = self._splitter.channel
-        self._at_start_of_answer = split_thinking
+        self._at_start_of_answer = split_thinking and not verbatim
         self._ended = False
         self._calls = calls
         self._call_markers = {} if calls is None else {markers[name]: name for name in CALL_MARKERS if name in markers}
