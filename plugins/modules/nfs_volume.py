@@ -31,7 +31,7 @@ options:
     type: str
     default: unix:///var/run/docker.sock
   image:
-    description: An image for the throw-away containers, which has C(true) and C(find).
+    description: An image for the throw-away containers, which has C(python3).
     type: str
     required: true
   snapshots:
@@ -87,6 +87,17 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli impo
 _PLACE = "/hf"
 _MOUNT_LIMIT_S = 120
 _MOST_NAMED = 20
+# Lists a snapshot, links followed, in a container of the image.
+_LISTING = """
+import json, os, sys
+top, found = sys.argv[1], []
+for folder, _, names in os.walk(top):
+    for name in names:
+        path = os.path.join(folder, name)
+        size = os.stat(path).st_size if os.path.exists(path) else None
+        found.append({"path": os.path.relpath(path, top), "size": size})
+print(json.dumps(found))
+"""
 
 
 class VolumeError(Exception):
@@ -133,7 +144,7 @@ def throw_away(docker: Docker, params: dict[str, Any], *command: str) -> subproc
 
 def mounted(docker: Docker, params: dict[str, Any]) -> None:
     """Mount the volume once. Raises VolumeError with what the mount says."""
-    done = throw_away(docker, params, "true")
+    done = throw_away(docker, params, "python3", "-c", "")
     if done.returncode == 0:
         return
     said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
@@ -147,11 +158,11 @@ def compare(docker: Docker, params: dict[str, Any]) -> None:
     """Compare the snapshots that are seen through the volume. Raises VolumeError with what differs."""
     for one in params["snapshots"]:
         place = f"{_PLACE}/hub/models--{one['repo'].replace('/', '--')}/snapshots/{one['revision']}"
-        done = throw_away(docker, params, "find", "-L", place, "-type", "f", "-printf", "%P\\t%s\\n")
-        found = []
-        for line in done.stdout.splitlines():
-            path, _, size = line.rpartition("\t")
-            found.append({"path": path, "size": int(size)})
+        done = throw_away(docker, params, "python3", "-c", _LISTING, place)
+        if done.returncode != 0:
+            said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+            raise VolumeError(f"the files in the volume {params['name']} cannot be listed: {said}")
+        found = json.loads(done.stdout)
         problems = _manifest.compare(found, one["files"])
         if problems:
             raise VolumeError(

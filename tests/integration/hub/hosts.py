@@ -70,8 +70,9 @@ class Host:
     def run(self, module: str, *, environment: dict[str, str] | None = None, **arguments: Any) -> dict[str, Any]:
         """Run a module and return what it returned."""
         own = {"cache": str(self.cache), "state_dir": str(self.state), **arguments}
-        if module != "snapshot_offer":
+        if module in ("hf_snapshot", "snapshot_manifest", "snapshot_pull"):
             own = {"repo": REPO, "revision": COMMIT, "wait": 30, **own}
+        own = {name: value for name, value in own.items() if value is not None}
         common = {"_ansible_tmpdir": str(self.state), "_ansible_remote_tmp": str(self.state)}
         run = subprocess.run(
             [sys.executable, "-m", f"ansible_collections.sparkpair.serving.plugins.modules.{module}"],
