@@ -71,6 +71,9 @@ class ActionModule(ActionBase):
             "findings": data,
             "ports": asdict(ports),
             "image": _image_wanted.bring(plan, settings, probes) if plan["runtime"] == "container" else None,
-            "weights": {"settled": _weights_findings.settled(plan, settings, probes)},
+            "weights": {
+                "settled": _weights_findings.settled(plan, settings, probes),
+                "release": _weights_findings.release(plan, findings),
+            },
             **({"warnings": warnings} if warnings else {}),
         }

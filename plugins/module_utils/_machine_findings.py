@@ -254,7 +254,8 @@ def _memory(host: str, machine: Machine, needs: Needs) -> list[Finding]:
                 host=host,
                 found=f"{_gib(free)} of memory are free, {cached} of the {_gib(available)} available hold cached files",
                 wanted=f"{_gib(needs.memory_bytes)} free, because the GPU counts cached files as used",
-                remedy="let the cache go before the start: `sync; echo 1 | sudo tee /proc/sys/vm/drop_caches`",
+                remedy="nothing where it is the weights, which are let go of before the start; for everything else "
+                "`sync; echo 1 | sudo tee /proc/sys/vm/drop_caches`",
             )
         ]
     return []

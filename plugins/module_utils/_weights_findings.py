@@ -100,5 +100,10 @@ def settled(plan: Mapping[str, Any], settings: ByHost, probes: ByHost) -> bool:
     return all(one["known"] for one in looks[0]) and all([one["digest"] for one in look] == wanted for look in looks)
 
 
+def release(plan: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:
+    """Return the hosts on which loading would find cached files in its place: the weights' own are let go of first."""
+    return [finding.host for finding in findings if finding.id == "page_cache"] if plan["snapshots"] else []
+
+
 def _head(plan: Mapping[str, Any]) -> str:
     return str(plan["ranks"][0]["host"])

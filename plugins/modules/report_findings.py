@@ -57,7 +57,9 @@ image:
   returned: success
   type: dict
 weights:
-  description: C(settled), whether every host has all the weights that it serves, verified and the same.
+  description: >-
+    C(settled), whether every host has all the weights that it serves, verified and the same, and C(release), the hosts
+    whose memory cached files fill.
   returned: success
   type: dict
 findings:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.sparkpair.serving.plugins.module_utils import _hub_download
+from ansible_collections.sparkpair.serving.plugins.module_utils._snapshot import Snapshot
 
-from tests.integration.hub.hosts import REPO, Host, sha256
+from tests.integration.hub.hosts import REPO, Host, checkpoint, sha256
 from tests.integration.hub.hub import COMMIT, Hub
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
@@ -31,10 +33,23 @@ def test_a_snapshot_is_downloaded_verified_and_then_left_alone_without_asking_an
     assert done["downloaded_bytes"] == sum(map(len, hub.repositories[REPO].files.values()))
 
     hub.asked.clear()
-    # S07: nothing that would download is looked for while there is nothing to download.
     again = download(head, hub, command=["/nowhere/python"], revision="")
     assert (again["changed"], again["snapshot"]["digest"]) == (False, done["snapshot"]["digest"])
     assert hub.asked == []
+
+
+def test_s07_nothing_that_downloads_is_looked_for_where_only_contents_are_verified(head: Host) -> None:
+    files = head.hold(checkpoint())
+    shutil.rmtree(head.state)
+    snapshot = Snapshot(str(head.cache), str(head.state), REPO, COMMIT)
+
+    def looked_for() -> list[str]:
+        raise AssertionError("a program was looked for")
+
+    done = _hub_download.bring(
+        snapshot, snapshot.job, looked_for, "http://127.0.0.1:9", "", files, "content", lambda progress: None
+    )
+    assert done == {"downloaded_bytes": 0}
 
 
 @pytest.mark.parametrize(

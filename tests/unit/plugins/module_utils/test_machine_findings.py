@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.sparkpair.serving.plugins.module_utils import _machine, _machine_findings, _machine_text
+from ansible_collections.sparkpair.serving.plugins.module_utils import (
+    _machine,
+    _machine_findings,
+    _machine_text,
+    _weights_findings,
+)
 from ansible_collections.sparkpair.serving.plugins.module_utils._machine_findings import GIB, Needs
 
 MEMINFO = """MemTotal:       127600000 kB
@@ -167,6 +172,9 @@ def test_m01_page_cache_is_told_apart_from_memory_that_is_taken() -> None:
     assert (found.id, found.severity) == ("page_cache", "warning")
     assert "6.0 GiB of memory are free, 108.1 GiB of the 112.0 GiB available hold cached files" in found.found
     assert "drop_caches" in found.remedy
+    # M01: the run includes the step that lets go of the weights.
+    assert _weights_findings.release({"snapshots": [{"repository": "org/model"}]}, [found]) == ["b"]
+    assert _weights_findings.release({"snapshots": []}, [found]) == []
 
 
 def test_memory_that_the_pairs_own_rank_holds_is_no_finding() -> None:
