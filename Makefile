@@ -81,6 +81,10 @@ bench-weights: $(VENV)/.dev ## Measure the copy of weights beside raw TCP and th
 bench-converge: $(VENV)/.dev ## Measure a run of site.yml that changes nothing beside a play that gathers facts (needs sshd)
 	$(BIN)/python bench/converge.py
 
+.PHONY: bench-engine
+bench-engine: $(VENV)/.dev ## Compare the engine's drafts, streams, resumed prompts and slices, side by side in one run
+	$(BIN)/python bench/engine_side_by_side.py
+
 # --- building ---------------------------------------------------------------------------------------------------------
 
 .PHONY: build

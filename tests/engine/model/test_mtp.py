@@ -299,5 +299,5 @@ def test_the_drafter_reads_pictures_as_the_backbone_does_also_where_a_portion_en
         head.forward(hidden, after, [Span(slice(0, 89), by_hand, decode=False)])
         assert bool((rows_of(layer_of(by_hand))[0] - latents).abs().max() < TOLERANCE) is near
     plain = PlainHead(directory)
-    last = plain.rows(hidden.cpu(), ids[1:90], {row: embedding.cpu() for row, embedding in pictured.items()})[-1]
+    last = plain.rows(hidden, ids[1:90], pictured)[-1]
     assert chain == [int((plain.weight("lm_head.weight", top=True) @ last).argmax())]
