@@ -77,6 +77,10 @@ bench-api: $(VENV)/.dev ## Measure what the HTTP side costs beside the source's 
 bench-weights: $(VENV)/.dev ## Measure the copy of weights beside raw TCP and the disk, and verifying them again (needs iperf3)
 	$(BIN)/python bench/weights.py
 
+.PHONY: bench-image
+bench-image: $(VENV)/.dev ## Measure sending an image beside its slowest stage alone, between two Docker daemons (needs root)
+	$(BIN)/python bench/image.py
+
 .PHONY: bench-converge
 bench-converge: $(VENV)/.dev ## Measure a run of site.yml that changes nothing beside a play that gathers facts (needs sshd)
 	$(BIN)/python bench/converge.py

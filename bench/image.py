@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An image sent from the head's Docker to the worker's beside its slowest stage alone: reading, the link, loading.
+
+    python bench/image.py [--mb M] [--rounds N] [--json FILE] [--markdown FILE]
+
+Two daemons of this machine stand for the two hosts, each with its own data, and loopback for the link. Every round
+makes an image of random bytes that neither has, so that nothing is skipped. Needs root, docker.io and mmdebstrap, as
+the tests do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tests.integration.docker.daemons import BASE, Daemon, missing, running  # noqa: E402
+
+NAME = "sparkpair-bench-image:1"
+LAYERS = 4
+WANTED = 1.5
+
+
+@dataclasses.dataclass
+class Round:
+    """Seconds of the stages alone and of the whole."""
+
+    save: float
+    link: float
+    load: float
+    whole: float
+
+    @property
+    def ratio(self) -> float:
+        return self.whole / max(self.save, self.link, self.load)
+
+
+def seconds(work: Any) -> float:
+    """How long a piece of work takes."""
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def make(head: Daemon, place: Path, size: int) -> None:
+    """Give the head an image of some layers of random bytes."""
+    lines = [f"FROM {BASE}"]
+    for number in range(LAYERS):
+        (place / f"layer-{number}").write_bytes(os.urandom(size // LAYERS))
+        lines.append(f"COPY layer-{number} /layer-{number}")
+    (place / "Dockerfile").write_text("\n".join(lines) + "\n")
+    head.run("build", "--network", "none", "--tag", NAME, str(place))
+
+
+def over_loopback(size: int) -> None:
+    """Send so many bytes from one socket to another."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send() -> None:
+            with socket.create_connection(server.getsockname()) as connection:
+                left, data = size, bytes(1 << 20)
+                while left > 0:
+                    connection.sendall(data[: min(left, len(data))])
+                    left -= len(data)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        connection, _ = server.accept()
+        with connection:
+            buffer = bytearray(1 << 20)
+            while connection.recv_into(buffer):
+                pass
+        sender.join()
+
+
+def send(head: Daemon, worker: Daemon, place: Path) -> None:
+    """Send the image with the module, as the role does."""
+    arguments = {
+        "name": NAME,
+        "docker_host": head.socket,
+        "to_docker_host": worker.socket,
+        "progress": str(place / "progress"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "ansible_collections.sparkpair.serving.plugins.modules.image_stream"],
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
+        env={**os.environ, "PYTHONPATH": str(ROOT / "collections"), "PATH": f"{head.programs}:{os.environ['PATH']}"},
+        cwd=ROOT / "collections",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    if result.get("failed") or not result["changed"]:
+        raise SystemExit(f"the image was not sent: {result.get('msg', 'it was there')}")
+
+
+def measure(head: Daemon, worker: Daemon, place: Path, size: int) -> Round:
+    """Each stage alone, then the whole, with an image that is new to the worker each time."""
+    make(head, place, size)
+    archive = place / "image.tar"
+    client = head.run("version", "--format", "{{.Client.Version}}").args[0]
+    with archive.open("wb") as file:
+        subprocess.run([client, "-H", head.socket, "save", NAME], stdout=file, check=True)
+    save = seconds(
+        lambda: subprocess.run([client, "-H", head.socket, "save", NAME], stdout=subprocess.DEVNULL, check=True)
+    )
+    link = seconds(lambda: over_loopback(archive.stat().st_size))
+    with archive.open("rb") as file:
+        load = seconds(lambda: worker.run("load", "--quiet", stdin=file))
+    archive.unlink()
+    worker.run("image", "rm", "--force", NAME)
+    whole = seconds(lambda: send(head, worker, place))
+    worker.run("image", "rm", "--force", NAME)
+    return Round(save, link, load, whole)
+
+
+def markdown(rounds: list[Round], size: int) -> str:
+    """The figures as a table for people."""
+    lines = [
+        "| round | reading alone, s | link alone | loading alone | sent | ratio |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for number, one in enumerate(rounds, start=1):
+        lines.append(
+            f"| {number} | {one.save:.1f} | {one.link:.1f} | {one.load:.1f} | {one.whole:.1f} | {one.ratio:.2f} |"
+        )
+    middle = statistics.median(one.ratio for one in rounds)
+    lines += ["", f"{size / 1e6:.0f} MB a round. Median {middle:.2f}; wanted at most {WANTED}."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Measure and report. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--mb", type=int, default=800, help="size of the image (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, beside printing it")
+    options = parser.parse_args()
+    if packages := missing():
+        raise SystemExit(f"this starts Docker daemons of its own: apt-get install {packages}")
+    size = options.mb * 1_000_000
+    with running(2) as (head, worker), tempfile.TemporaryDirectory(prefix="sparkpair-bench-") as place:
+        rounds = [measure(head, worker, Path(place), size) for _ in range(options.rounds)]
+    text = markdown(rounds, size)
+    print(text, end="")
+    if options.json is not None:
+        figures = {"rounds": [dataclasses.asdict(one) for one in rounds], "wanted": WANTED}
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if options.markdown is not None:
+        options.markdown.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
