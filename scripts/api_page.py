@@ -183,7 +183,9 @@ What a grammar cannot keep is checked on the finished value. If it does not hold
 what is wrong (streamed: an error event in the place of the end), with `x-should-retry: false`, because the same request
 gives the same reply. What could not be kept at all is refused by name, as is what is too large, cannot be compiled in
 the time there is, or allows no answer. A form is compiled once and kept; the first one after a start takes seconds
-longer. A form that turns out to be too slow to follow, or comes to a dead end, fails its own reply alone.
+longer. What takes long to compile are bounds of lengths: with a vocabulary of 154,880 tokens about 4 seconds of
+processor time for each different `maxLength` of 100, 7 for one of 500 and more. A form that turns out to be too slow
+to follow, or comes to a dead end, fails its own reply alone.
 
 A regular expression matches the whole answer; its `.` also matches a line break. Groups may not have names or flags,
 and there are no lookarounds, back references, word boundaries, or classes by Unicode property. An EBNF grammar is

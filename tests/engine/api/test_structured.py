@@ -227,6 +227,15 @@ async def test_required_call_cannot_be_of_another_function(shared: Server) -> No
     assert message["tool_calls"][0]["function"]["name"] in ("get", "get_weather")
 
 
+async def test_too_many_names_of_functions_are_refused(serve: Serve) -> None:
+    tools = [{"type": "function", "function": {"name": f"{'f' * 55}{number}"}} for number in range(4000)]
+    async with serve(engine={"context_length": 1 << 20}) as server:
+        response = await server.chat(tools=tools, tool_choice="required")
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "tools")
+    assert "characters" in error["message"]
+
+
 class Colour(enum.Enum):
     RED = "red"
     BLUE = "blue"

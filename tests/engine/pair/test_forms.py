@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers with a form from two real ranks: valid, the same with drafts and beside others; what is refused ends nothing."""
+"""Answers with a form from two real ranks: valid, the same with drafts and together; what is refused ends nothing."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from sparkpair.api.errors import invalid, unsupported
 from sparkpair.api.fields import Fields
 from sparkpair.chat.call_block import CALL_MARKERS, LONGEST_NAME, OPEN, Function
 from sparkpair.chat.tokenizer import TextTokenizer
-from sparkpair.grammar.form import Form, choice_form
 
 MOST_FUNCTIONS = 4096
 
@@ -38,11 +37,10 @@ class FunctionParams:
         return (tokenizer.marker_ids[OPEN], *name)
 
     @property
-    def names(self) -> Form | None:
-        """What follows that opening where there are several functions to choose from."""
-        if not self.must_call or len(self.functions) == 1:
-            return None
-        return choice_form([function.name for function in self.functions])
+    def names(self) -> tuple[str, ...]:
+        """What may follow that opening, where there are several functions to choose from."""
+        several = self.must_call and len(self.functions) > 1
+        return tuple(function.name for function in self.functions) if several else ()
 
 
 def function_params(fields: Fields, tokenizer: TextTokenizer) -> FunctionParams:

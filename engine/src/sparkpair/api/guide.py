@@ -6,6 +6,7 @@ engine follows, and the check of what a constraint cannot keep.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from sparkpair.api.errors import form_broken, invalid, too_many_forms, unavailable
 from sparkpair.api.generation import Check
@@ -16,7 +17,7 @@ from sparkpair.chat.call_block import CLOSE, KEY_OPEN
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.chat.reasoning import THINK_CLOSE
 from sparkpair.chat.steering import Route
-from sparkpair.grammar.form import Form, FormRefused, FormsBusy, FormsUnavailable
+from sparkpair.grammar.form import Form, FormRefused, FormsBusy, FormsUnavailable, choice_form
 from sparkpair.grammar.library import FormLibrary, Found
 
 Led = tuple[Route | None, Check | None]
@@ -52,9 +53,9 @@ class Guide:
             thinking_budget=params.thinking_budget,
             call=params.functions.opening(self._tokenizer),
         )
-        if (names := params.functions.names) is not None:
-            form = (await self._found(names)).ending_with((markers[KEY_OPEN], markers[CLOSE]))
-            route = dataclasses.replace(route, form=form)
+        if names := params.functions.names:
+            found = await self._found(lambda: choice_form(names), "tools")
+            route = dataclasses.replace(route, form=found.ending_with((markers[KEY_OPEN], markers[CLOSE])))
         return await self._formed(route, params)
 
     def _route(self, stop_ids: frozenset[int]) -> Route:
@@ -70,16 +71,16 @@ class Guide:
     async def _formed(self, route: Route, params: ReplyParams) -> Led:
         check: Check | None = None
         if params.form is not None:
-            found = await self._found(params.form.form, params.form)
+            form = params.form.form
+            found = await self._found(lambda: form, params.form.param)
             route = dataclasses.replace(route, form=found.constraint)
             check = self._check(found, params.form) if found.unkept else None
         return None if route.free else route, check
 
-    async def _found(self, form: Form, asked: AnswerForm | None = None) -> Found:
+    async def _found(self, form: Callable[[], Form], param: str) -> Found:
         try:
-            return await self._forms.find(form)
+            return await self._forms.find(form())
         except FormRefused as error:
-            param = "tools" if asked is None else asked.param
             raise invalid(f"{param}: {error}", param) from None
         except FormsBusy:
             raise too_many_forms() from None

@@ -56,4 +56,4 @@ class ApiOptions:
     vision: bool = False
     vision_urls: bool = False
     media: MediaLimits = dataclasses.field(default_factory=MediaLimits)
-    form_cpu_s: int = 15
+    form_cpu_s: int = 60

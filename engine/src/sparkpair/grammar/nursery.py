@@ -31,7 +31,7 @@ from sparkpair.grammar.forms import Compiled, FormFailed, Forms
 from sparkpair.grammar.schema import problem, review
 from sparkpair.request import Logits
 
-MOST_WALL_S = 60
+MOST_WALL_S = 90
 MOST_MEMORY = 2 * 2**30
 """What a child may take besides: time by the clock, and bytes beyond what it begins with."""
 

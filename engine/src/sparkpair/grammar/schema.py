@@ -243,7 +243,7 @@ def _is_of(value: Any, types: Any) -> bool:
     if value is None or isinstance(value, bool):
         found = ["null" if value is None else "boolean"]
     elif isinstance(value, int | float):
-        found = ["number", "integer"] if float(value).is_integer() else ["number"]
+        found = ["number", "integer"] if isinstance(value, int) or value.is_integer() else ["number"]
     else:
         found = ["string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"]
     return not names or any(name in names for name in found)
