@@ -34,6 +34,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (  # noqa
 COLLECTION = "sparkpair.serving"
 FORMATS = {
     "ipv4": "an IPv4 address",
+    "networks": "two IPv4 networks",
     "word": "no blanks",
     "environment": "names and text values",
     "container": "a name for Docker",

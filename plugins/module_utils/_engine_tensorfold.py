@@ -176,8 +176,7 @@ def snapshots(settings: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return what is served from the Hub's cache, each a `role`, a `repository` and a `revision`, perhaps empty."""
     roles = ["model", "drafter"] if settings["drafter"] == "dflash2" else ["model"]
     return [
-        {"role": role, "repository": settings[f"{role}_id"], "revision": settings[f"{role}_revision"]}
-        for role in roles
+        {"role": role, "repository": settings[f"{role}_id"], "revision": settings[f"{role}_revision"]} for role in roles
     ]
 
 

@@ -259,9 +259,7 @@ def _never_started(one: Sighting) -> str | None:
 def _peer_lost(one: Sighting) -> str | None:
     if one.info.get("exit_code") != 4 or not one.anchor("fatals"):
         return None
-    return (
-        f"{one.label} ended for another rank's sake ({one.anchor('fatals')[-1]}); that rank's lines say why."
-    )
+    return f"{one.label} ended for another rank's sake ({one.anchor('fatals')[-1]}); that rank's lines say why."
 
 
 _BY_STATE: tuple[Callable[[Sighting], str | None], ...] = (_killed, _unreachable, _never_started, _peer_lost)

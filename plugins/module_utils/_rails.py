@@ -24,7 +24,7 @@ ACTIVE = "ACTIVE"
 PING_HEADERS_BYTES = 28
 USUAL_MTU = 1500
 # Port names of a Spark: PCIe prefix, then the function and port that its twin on the other PCIe link shares.
-_PORT = re.compile(r"(?P<prefix>en[pP].*s\d+)(?P<tail>f\d+np\d+)$")
+PORT_NAME = re.compile(r"(?P<prefix>en[pP].*s\d+)(?P<tail>f\d+np\d+)$")
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def _others_up(node: Node, end: Port) -> list[Mapping[str, Any]]:
 
 def _twins(end: Port, port: Port) -> bool:
     """Say whether two netdevs are the halves of one physical port: the same tail behind another PCIe prefix."""
-    one, other = _PORT.match(end.netdev), _PORT.match(port.netdev)
+    one, other = PORT_NAME.match(end.netdev), PORT_NAME.match(port.netdev)
     return bool(one and other and one["tail"] == other["tail"] and one["prefix"] != other["prefix"])
 
 

@@ -99,8 +99,7 @@ def sole_worker(directory: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             raise RankError(
-                f"Another play is changing the rank in {directory} at this moment: wait for it, then run "
-                f"again."
+                f"Another play is changing the rank in {directory} at this moment: wait for it, then run again."
             ) from exc
         yield
     finally:
@@ -115,9 +114,7 @@ def start(directory: str, name: str, spec: dict[str, Any], spec_hash: str, timeo
     log = log_of(directory, spec)
     try:
         _rank_supervisor.write_json(path_of(directory, "spec.json"), spec)
-        _rank_supervisor.write_atomically(
-            path_of(directory, "supervisor.py"), inspect.getsource(_rank_supervisor)
-        )
+        _rank_supervisor.write_atomically(path_of(directory, "supervisor.py"), inspect.getsource(_rank_supervisor))
         os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
         log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as exc:

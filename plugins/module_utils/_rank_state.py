@@ -172,9 +172,7 @@ def _load_status(directory: str) -> dict[str, Any] | None:
 def _judge(directory: str, doc: dict[str, Any]) -> RankState:
     """Return the state that a well-formed status.json and the running processes show."""
     rank = ProcessIdentity(int(doc["rank"]["pid"]), int(doc["rank"]["start_ticks"]), doc["boot_id"])
-    supervisor = ProcessIdentity(
-        int(doc["supervisor"]["pid"]), int(doc["supervisor"]["start_ticks"]), doc["boot_id"]
-    )
+    supervisor = ProcessIdentity(int(doc["supervisor"]["pid"]), int(doc["supervisor"]["start_ticks"]), doc["boot_id"])
     own = doc["directory_id"] == directory_id(directory)
     ended_at = doc.get("ended_at")
     running = own and not ended_at and rank.runs()

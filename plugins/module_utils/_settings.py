@@ -29,6 +29,7 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
 }
 _FORMATS: dict[str, Callable[[Any], Any]] = {
     "ipv4": _types.check_ipv4,
+    "networks": _types.check_networks,
     "word": _types.check_word,
     "environment": _types.check_environment,
     "container": _types.check_container,

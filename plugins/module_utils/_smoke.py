@@ -78,18 +78,14 @@ def _about_content(reply: Reply) -> str | None:
     if unit is None:
         return None
     what = "one character" if len(unit) == 1 else f"{_shown(unit)}"
-    return (
-        f"The answer is nothing but {what} repeated, which a collapsed model gives: {_shown(reply.content)}."
-    )
+    return f"The answer is nothing but {what} repeated, which a collapsed model gives: {_shown(reply.content)}."
 
 
 def _about_finish(reply: Reply, max_tokens: int) -> str | None:
     if reply.finish_reason is None:
         return "The stream ended without a finish reason, so the reply was cut off."
     if reply.finish_reason not in ("stop", "length"):
-        return (
-            f"The finish reason is {reply.finish_reason!r}, but a plain answer ends with 'stop' or 'length'."
-        )
+        return f"The finish reason is {reply.finish_reason!r}, but a plain answer ends with 'stop' or 'length'."
     tokens = _count(reply.usage, "completion_tokens")
     if reply.finish_reason == "length" and tokens is not None and tokens < max_tokens:
         return f"The finish reason is 'length' after {tokens} tokens, but {max_tokens} were allowed."
@@ -97,9 +93,7 @@ def _about_finish(reply: Reply, max_tokens: int) -> str | None:
 
 
 def _about_usage(usage: Any, max_tokens: int) -> str | None:
-    prompt, completion, total = (
-        _count(usage, name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-    )
+    prompt, completion, total = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
     if prompt is None or completion is None or total is None:
         return f"The usage is {usage!r}, without whole numbers for prompt, completion and total tokens."
     if prompt < 1:

@@ -21,6 +21,8 @@ FALSE_WORDS = ("false", "no", "off", "0")
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Room for 16 addresses after the tenth.
+_LONGEST_PREFIX = 27
 _WORD = re.compile(r"[!-~]+")
 _CONTAINER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 
@@ -130,6 +132,21 @@ def check_ipv4(value: str) -> str:
         ipaddress.IPv4Address(value)
     except ValueError as error:
         raise Refused(f"{shown(value)} is not an IPv4 address such as 192.0.2.1") from error
+    return value
+
+
+def check_networks(value: list[str]) -> list[str]:
+    """Return the list unchanged. Refuses everything but two IPv4 networks apart, each with room for a pair."""
+    networks = []
+    for each in value:
+        try:
+            networks.append(ipaddress.IPv4Network(each))
+        except ValueError as error:
+            raise Refused(f"{shown(each)} is not an IPv4 network such as 192.168.100.0/24") from error
+        if networks[-1].prefixlen > _LONGEST_PREFIX:
+            raise Refused(f"{shown(each)} has no room for the numbers 10 and up; use a /{_LONGEST_PREFIX} or larger")
+    if len(networks) != 2 or networks[0].overlaps(networks[1]):
+        raise Refused(f"{shown(value)}: two networks that do not overlap are needed, one for each half of the port")
     return value
 
 

@@ -25,7 +25,7 @@ options:
   kind:
     description: What was made.
     type: str
-    choices: [directory, image, volume]
+    choices: [directory, image, link, volume]
     default: directory
   names:
     description: The names or paths of what was made.
@@ -90,7 +90,7 @@ def all_things(state_dir: str) -> list[dict[str, Any]]:
     listed += [{"kind": "image", "name": name} for name in sorted(kept)]
     if os.path.isdir(state_dir):
         listed.append({"kind": "directory", "name": state_dir})
-    order = {"directory": 0, "volume": 1, "image": 2}
+    order = {"link": 0, "directory": 1, "volume": 2, "image": 3}
     return sorted(listed, key=lambda thing: order[thing["kind"]])
 
 
@@ -100,6 +100,9 @@ def remove(docker: Docker, thing: dict[str, Any], images: list[str]) -> str:
     try:
         if thing["kind"] == "image":
             docker.run("image", "rm", name, missing_ok=True)
+        elif thing["kind"] == "link":
+            # A file that has to be applied when it goes, by the module managed_link, which may do what root may.
+            return f"the link's file {name} is still there" if os.path.exists(name) else ""
         elif thing["kind"] == "volume":
             docker.run("volume", "rm", name, missing_ok=True)
         else:
@@ -131,7 +134,7 @@ def main() -> None:
         argument_spec={
             "state_dir": {"type": "path", "required": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "kind": {"type": "str", "choices": ["directory", "image", "volume"], "default": "directory"},
+            "kind": {"type": "str", "choices": ["directory", "image", "link", "volume"], "default": "directory"},
             "names": {"type": "list", "elements": "str", "default": []},
             "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
         },

@@ -203,9 +203,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._spec_diff impor
 _FILES = ("rank.log", "spec.json", "status.json", "supervisor.py", "lock")
 
 
-def _ensure_present(
-    module: AnsibleModule, directory: str, spec: dict[str, Any], result: dict[str, Any]
-) -> None:
+def _ensure_present(module: AnsibleModule, directory: str, spec: dict[str, Any], result: dict[str, Any]) -> None:
     """Bring the rank to running with `spec`, filling `result`. Raises RankError and OSError."""
     state = observe(directory)
     wanted = spec_hash(spec)
@@ -226,9 +224,7 @@ def _ensure_present(
     if module.check_mode:
         return
     _end_and_save(module, directory, state, result)
-    state = _rank_process.start(
-        directory, module.params["name"], spec, wanted, module.params["start_timeout"]
-    )
+    state = _rank_process.start(directory, module.params["name"], spec, wanted, module.params["start_timeout"])
     result.update(running=state.running, pid=state.rank.pid if state.rank and state.running else None)
 
 

@@ -91,13 +91,9 @@ def test_weights_that_were_never_compared_with_a_list_are_work() -> None:
     assert not _weights_findings.settled(PLAN, settings(), probes(head={"known": False}))
 
 
-@pytest.mark.parametrize(
-    ("state", "severity"), [("absent", "error"), ("damaged", "error"), ("unverified", "warning")]
-)
+@pytest.mark.parametrize(("state", "severity"), [("absent", "error"), ("damaged", "error"), ("unverified", "warning")])
 @pytest.mark.parametrize("kind", ["token", "gated", "absent", "unreachable"])
-def test_what_the_hub_refuses_stops_only_what_cannot_be_served_without_it(
-    kind: str, state: str, severity: str
-) -> None:
+def test_what_the_hub_refuses_stops_only_what_cannot_be_served_without_it(kind: str, state: str, severity: str) -> None:
     head = {"state": state, "known": False, "refused": {"kind": kind, "text": "the Hub says no"}}
     (finding,) = _weights_findings.judge(PLAN, probes(head))
     assert (finding.id, finding.severity, finding.host) == ("hub", severity, "a")
