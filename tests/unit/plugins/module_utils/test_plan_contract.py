@@ -114,6 +114,9 @@ REACHES = {
     "plan_json": "plugins/action/plan_document.py",
     "link": "roles/roce_link/tasks/main.yml",
     "rails": "plugins/module_utils/_link_facts.py",
+    "manage_link": "roles/roce_link/tasks/main.yml",
+    "link_networks": "roles/roce_link/tasks/managed.yml",
+    "link_mtu": "roles/roce_link/tasks/managed.yml",
     "api_key_file": "roles/preflight/tasks/probe.yml",
 }
 
