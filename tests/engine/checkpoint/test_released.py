@@ -6,12 +6,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
 import torch
+from sparkpair import serve
 from sparkpair.cache.pool import token_bytes
 from sparkpair.checkpoint.forms import WeightForms
 from sparkpair.checkpoint.miniature import write_miniature
@@ -34,6 +36,13 @@ def exl3(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
+def bf16(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("released") / "bf16"
+    write_released(directory, "bf16")
+    return directory
+
+
+@pytest.fixture(scope="module")
 def opened(exl3: pathlib.Path) -> Checkpoint:
     return Checkpoint(exl3)
 
@@ -50,12 +59,9 @@ def read_characters() -> int:
 
 @pytest.mark.parametrize("store", ["exl3", "bf16"])
 def test_info_counts_the_published_parameters_without_reading_data(
-    store: str, exl3: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    store: str, exl3: pathlib.Path, bf16: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = exl3
-    if store == "bf16":
-        directory = tmp_path / "bf16"
-        write_released(directory, "bf16")
+    directory = {"exl3": exl3, "bf16": bf16}[store]
     before = read_characters()
     assert main(["info", str(directory), "--json"]) == 0
     assert read_characters() - before < 250e6
@@ -155,6 +161,47 @@ def test_the_memory_plan_of_two_ranks(opened: Checkpoint, rank: int) -> None:
     saved = [(plans["bf16"].weights - plans[dense].weights) / 1e9 for dense in ("fp8", "q4")]
     assert 3.5 < saved[0] < 4.2
     assert 5.0 < saved[1] < 6.2
+
+
+@pytest.mark.parametrize(
+    ("store", "free_gib", "arguments", "code", "lines"),
+    [
+        (
+            "exl3",
+            119,
+            ["--experts", "packed", "--dense", "q4", "--kv", "fp8", "--memory-reserve-gib", "14.5"],
+            0,
+            r"startup estimate \d+\.\d\d GiB within 104\.50 GiB: window 1048576 tokens, 4 requests at once\n"
+            r"weights (7[5-9]|8\d)\.\d\d GiB; .*\n.*\n.*\n",
+        ),
+        (
+            "bf16",
+            119,
+            ["--memory-reserve-gib", "14.5"],
+            3,
+            r"startup estimate \d+\.\d\d GiB within 104\.50 GiB: window 1048576 tokens, 4 requests at once\n"
+            r"largest fitting prompt-plus-reply window: 0 tokens\n",
+        ),
+    ],
+    ids=["exl3 on a Spark", "bf16 on a Spark"],
+)
+def test_the_plan_of_the_released_forms_for_two_ranks_in_the_deployments_words(
+    store: str,
+    free_gib: int,
+    arguments: list[str],
+    code: int,
+    lines: str,
+    exl3: pathlib.Path,
+    bf16: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serve, "mem_available", lambda: free_gib * 2**30)
+    directory = {"exl3": exl3, "bf16": bf16}[store]
+    before = read_characters()
+    assert main(["plan", str(directory), "--tp", "2", "--parallel", "4", *arguments]) == code
+    assert read_characters() - before < 250e6
+    assert re.fullmatch(lines, capsys.readouterr().out)
 
 
 LOADER = """
