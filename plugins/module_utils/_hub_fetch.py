@@ -20,6 +20,8 @@ def main() -> int:
         HF_HUB_DISABLE_PROGRESS_BARS="1",
         HF_HUB_DISABLE_TELEMETRY="1",
         HF_HUB_OFFLINE="0",
+        HF_HUB_DOWNLOAD_TIMEOUT="30",
+        HF_HUB_ETAG_TIMEOUT="30",
         HF_HOME=request["cache"],
     )
     os.environ.pop("HF_TOKEN", None)

@@ -18,6 +18,7 @@ from concurrent.futures.thread import ThreadPoolExecutor
 from typing import Any
 
 SIZE, CONTENT = "size", "content"
+FOREIGN = "does not belong there"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _GIT = re.compile(r"[0-9a-f]{40}")
 _CHUNK = 4 << 20
@@ -45,7 +46,7 @@ def compare(found: Files, expected: Files) -> list[str]:
             problems.append(f"{path} is a link that leads nowhere")
         elif there is None:
             if expected:
-                problems.append(f"{path} does not belong there")
+                problems.append(f"{path} {FOREIGN}")
         elif here["size"] != there["size"]:
             word = "is cut off:" if here["size"] < there["size"] else "is too long:"
             problems.append(f"{path} {word} {here['size']} bytes instead of {there['size']}")
