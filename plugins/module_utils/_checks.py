@@ -29,6 +29,10 @@ class NoAnswer(Exception):
     """The server did not answer as the API says. The text says what it did."""
 
 
+class NotOffered(Exception):
+    """The server says that it has no such feature. The text is what it said."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What one check found: `verdict` is passed, failed or skipped, `words` say why."""
@@ -43,7 +47,10 @@ class Verdict:
 
 
 def run(ask: Ask, *, trained: bool, pictures: bool, haystack_words: int) -> list[Verdict]:
-    """Return the verdict of every check. `ask` sends the body of a chat completion and returns the reply."""
+    """Return the verdict of every check.
+
+    `ask` sends the body of a chat completion and returns the reply, or raises NoAnswer or NotOffered.
+    """
     checks: list[tuple[str, Callable[[], str]]] = [
         ("needle", lambda: needle(ask, haystack_words)),
         ("function call", lambda: function_call(ask, trained)),
@@ -57,9 +64,15 @@ def run(ask: Ask, *, trained: bool, pictures: bool, haystack_words: int) -> list
         no_need["picture"] = "random weights see nothing"
     elif not pictures:
         no_need["picture"] = "pictures are off"
-    return [
+    found = [
         Verdict(name, SKIPPED, no_need[name]) if name in no_need else _verdict(name, check) for name, check in checks
     ]
+    bound = next(one for one in found if one.name == "structured output").verdict != SKIPPED
+    if trained or bound:
+        return found
+    # What random weights say is a function's call only where the server binds it to the function's schema.
+    words = "random weights call no function, and the server binds no reply to a schema"
+    return [Verdict(one.name, SKIPPED, words) if one.name == "function call" else one for one in found]
 
 
 def needle(ask: Ask, words: int) -> str:
@@ -178,6 +191,8 @@ def content(reply: Mapping[str, Any]) -> str:
 def _verdict(name: str, check: Callable[[], str]) -> Verdict:
     try:
         return Verdict(name, PASSED, check())
+    except NotOffered as error:
+        return Verdict(name, SKIPPED, f"the server does not offer it: {error}")
     except NoAnswer as error:
         return Verdict(name, FAILED, str(error))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

@@ -88,7 +88,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._ready import is
 
 
 def asker(url: str, model: str, key: str | None, timeout_s: float) -> _checks.Ask:
-    """Return what sends a chat completion to the server; it raises NoAnswer."""
+    """Return what sends a chat completion to the server; it raises NoAnswer and NotOffered."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     place = f"{url.rstrip('/')}/v1/chat/completions"
 
@@ -99,7 +99,9 @@ def asker(url: str, model: str, key: str | None, timeout_s: float) -> _checks.As
             with opener.open(urllib.request.Request(place, data, headers), timeout=timeout_s) as reply:
                 return dict(json.load(reply))
         except urllib.error.HTTPError as error:
-            said = error.read(300).decode(errors="replace")
+            said = error.read(2000).decode(errors="replace")
+            if error.code == 400 and "supported by this engine" in said:
+                raise _checks.NotOffered(said) from error
             raise _checks.NoAnswer(f"status {error.code}: {said}") from error
         except (OSError, http.client.HTTPException) as error:
             raise _checks.NoAnswer(f"no answer from {place}: {error}") from error

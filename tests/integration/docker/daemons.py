@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,19 +29,26 @@ _PACKAGES = "python3,patch,dash,coreutils,sed,grep,tar"
 _STORAGE = ("overlay2", "vfs")
 _START_S = 30
 # A Spark's Docker has NVIDIA's runtime and its hook, which hands out the GPU; here both are there and hand out nothing.
-# The runtime is the ordinary one, but for locking all memory, which no container on a container may.
+# The runtime is the ordinary one, but for locking all memory, which no container on a container may; and as NVIDIA's
+# lends the driver's libraries, it lends the installed engine to images that look for it at /lent.
 _RUNTIME = """#!/usr/bin/env python3
 import json, os, sys
+LENT = @LENT@
 if "--bundle" in sys.argv:
     path = os.path.join(sys.argv[sys.argv.index("--bundle") + 1], "config.json")
     with open(path) as file:
         config = json.load(file)
     process = config["process"]
     process["rlimits"] = [one for one in process.get("rlimits") or [] if one["type"] != "RLIMIT_MEMLOCK"]
+    if any("/lent/" in variable for variable in process["env"]):
+        for name, source in LENT.items():
+            bind = {"destination": "/lent/" + name, "type": "bind", "source": source, "options": ["rbind", "ro"]}
+            config["mounts"].append(bind)
     with open(path, "w") as file:
         json.dump(config, file)
 os.execvp("runc", ["runc", *sys.argv[1:]])
 """
+_LENT = {"engine": str(ROOT / "engine" / "src"), "packages": sysconfig.get_path("purelib")}
 # A GPU as nvidia-smi shows one that shares the machine's memory.
 _NVIDIA_SMI = """#!/bin/sh
 case "$1" in
@@ -66,7 +74,7 @@ class Daemon:
         self.programs = home / "bin"
         self.programs.mkdir()
         for name, text in (
-            ("nvidia-container-runtime", _RUNTIME),
+            ("nvidia-container-runtime", _RUNTIME.replace("@LENT@", json.dumps(_LENT))),
             ("nvidia-container-runtime-hook", "#!/bin/sh\n"),
             ("nvidia-smi", _NVIDIA_SMI),
         ):

@@ -33,30 +33,29 @@ def make_image(daemon: Daemon, context: Path, name: str = IMAGE, patches: str = 
 class Sparks(Site):
     """A head and a worker that run TensorFold's stand-in in containers."""
 
-    def __init__(self, home: Path, daemons: list[Daemon]) -> None:
+    def __init__(self, home: Path, daemons: list[Daemon], **of_the_engine: Any) -> None:
         super().__init__(home, programs=[daemons[0].programs])
         home.mkdir(exist_ok=True)
         self.daemons = dict(zip((HEAD, WORKER), daemons, strict=True))
         self.settings: dict[str, Any] = {}
         local = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
-        hosts = {
-            host: {
-                "sparkpair_docker_host": daemon.socket,
-                "sparkpair_hf_cache": f"{home}/{host}-cache",
-                "sparkpair_kernel_cache": f"{home}/{host}-kernels",
-            }
-            for host, daemon in self.daemons.items()
-        }
-        settings = {
-            "sparkpair_engine": "tensorfold",
-            "sparkpair_fabric_address": "127.0.0.1",
-            "sparkpair_host": "127.0.0.1",
-            "sparkpair_memory_reserve_gib": 1,
-            "sparkpair_stop_timeout": 5,
+        hosts = {host: {"sparkpair_docker_host": daemon.socket} for host, daemon in self.daemons.items()}
+        tensorfold = {
+            "engine": "tensorfold",
+            "hf_cache": f"{home}/{{{{ inventory_hostname }}}}-cache",
+            "kernel_cache": f"{home}/{{{{ inventory_hostname }}}}-kernels",
             # No Hub: what is in the caches has to do.
-            "sparkpair_hub_endpoint": "http://127.0.0.1:9",
-            "sparkpair_wait_timeout": 60,
+            "hub_endpoint": "http://127.0.0.1:9",
         }
+        common = {
+            "fabric_address": "127.0.0.1",
+            "host": "127.0.0.1",
+            "memory_reserve_gib": 1,
+            "stop_timeout": 5,
+            "wait_timeout": 90,
+        }
+        of_the_engine = of_the_engine or tensorfold
+        settings = {f"sparkpair_{name}": value for name, value in {**common, **of_the_engine}.items()}
         children = {"head": {"hosts": {HEAD: hosts[HEAD]}}, "workers": {"hosts": {WORKER: hosts[WORKER]}}}
         self.inventory = home / "inventory.json"
         self.inventory.write_text(json.dumps({"sparks": {"vars": {**local, **settings}, "children": children}}))

@@ -295,3 +295,17 @@ def test_a_published_image_is_pulled_by_digest_or_tag_and_accepted_by_its_label_
         head.run("tag", BASE, moved)
         head.run("push", moved)
         assert of(recipe.play(with_pip, repository=repository), "how") == "built"
+        # What is published is what this collection would make, and it is pulled again under its tag and as latest.
+        options = {"name": NAME, "hash": wanted, "version": "v1.0", "repository": repository}
+        options.update(docker_host=head.socket, labels={"org.opencontainers.image.licenses": "Apache-2.0"})
+        (sent,) = play(recipe.home, [{"sparkpair.serving.publish_image": options}]).results
+        assert sent["head"]["reference"] == moved
+        for name in (moved, f"{repository}:latest"):
+            head.run("image", "rm", "--force", name)
+            head.run("pull", name)
+        seen = head.inspect(moved)
+        assert _image.described(seen)["patches"] == wanted
+        assert seen["Config"]["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+        assert sent["head"]["digest"] in seen["RepoDigests"][0]
+        (refused,) = play(recipe.home, [{"sparkpair.serving.publish_image": {**options, "hash": "0" * 12}}]).results
+        assert f"carries {wanted}, and 000000000000 would be published. Nothing was" in refused["head"]["msg"]

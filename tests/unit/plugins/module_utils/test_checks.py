@@ -72,6 +72,18 @@ def test_a_random_model_is_asked_only_for_what_the_server_sees_to() -> None:
     assert {"type": "function", "function": {"name": "forecast"}} in forced
 
 
+def test_what_the_server_does_not_offer_is_skipped_with_what_it_said_and_random_calls_with_it() -> None:
+    def answer(body: Mapping[str, Any]) -> dict[str, Any]:
+        if "response_format" in body:
+            raise _checks.NotOffered("only type text is supported by this engine")
+        return reply()
+
+    found = verdicts(answer, trained=False)
+    assert (found["structured output"].verdict, found["function call"].verdict) == ("skipped", "skipped")
+    assert "only type text" in found["structured output"].words
+    assert verdicts(answer)["function call"].verdict == "failed"
+
+
 def test_the_picture_is_a_red_square() -> None:
     data = _checks.red_square(4)
     assert data.startswith(b"\x89PNG")
