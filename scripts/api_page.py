@@ -202,8 +202,8 @@ accepted, ignored, and named once in the log; `logit_bias` and penalties are amo
 
 A stream says `: keepalive` after some seconds without anything to say, and while a call is being written every two
 seconds an empty delta (chat), a ping (messages) or a comment (responses). Every dialect tells the same reply: the
-unstreamed one is the sum of the streamed one. `sparkpair` beside a reply has times in seconds and the step that each
-rank has executed.
+unstreamed one is the sum of the streamed one. `sparkpair` beside a reply has times in seconds, how many tokens were
+drafted and accepted, and the step that each rank has executed.
 """.replace("HARMLESS", ", ".join(f"`{name}`" for name in sorted(params.HARMLESS)))
 
 ERRORS = """

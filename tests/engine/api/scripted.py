@@ -106,6 +106,8 @@ class ScriptedReply:
             decode_s=0.5,
             time_to_first_token_s=0.3,
             ranks=(RankStep(0, 7), RankStep(1, 7)),
+            drafted_tokens=9,
+            accepted_tokens=6,
         )
         yield FinishedEvent(reason, stats)
 
@@ -189,4 +191,7 @@ class ScriptedEngine:
             step=57,
             iteration_s=0.125,
             ranks=(RankStep(0, 57), RankStep(1, 57)),
+            rounds_total=13,
+            drafted_total=18,
+            accepted_total=12,
         )

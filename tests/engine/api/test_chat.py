@@ -113,6 +113,8 @@ async def test_statistics_stand_beside_the_reply(server: Server) -> None:
         "prefill_s": 0.25,
         "decode_s": 0.5,
         "time_to_first_token_s": 0.3,
+        "drafted_tokens": 9,
+        "accepted_tokens": 6,
         "ranks": [{"rank": 0, "step": 7}, {"rank": 1, "step": 7}],
     }
     block = (await server.chat(return_token_ids=True)).json()["sparkpair"]

@@ -47,11 +47,13 @@ async def test_health_has_every_figure(server: Server) -> None:
         "prompt_tokens_total": 11,
         "completion_tokens_total": 22,
         "cached_tokens_total": 3,
-        "rounds_total": 0,
-        "drafted_total": 0,
-        "accepted_total": 0,
+        "rounds_total": 13,
+        "drafted_total": 18,
+        "accepted_total": 12,
         "kept_prompts": 0,
         "kept_bytes": 0,
+        "pool_tokens": 0,
+        "pool_free_tokens": 0,
         "prefill_seconds_total": 1.5,
         "decode_seconds_total": 2.5,
         "context_length": 4096,
@@ -116,10 +118,12 @@ async def test_metrics_have_the_names_that_dashboards_read(server: Server) -> No
             "requests", "completion_tokens", "cached_tokens", "prefill_seconds", "decode_seconds", "rounds",
         )},
         **{f"tensorfold_health:{name}": "gauge" for name in (
-            "streams", "streams_max", "context_length", "kept_prompts",
+            "streams", "streams_max", "context_length", "kept_prompts", "pool_tokens", "pool_free_tokens",
         )},
     }  # fmt: skip
     assert "tensorfold:prompt_tokens_total 11.0" in response.text
+    for name, value in (("decode_rounds", 13), ("mtp_drafted", 18), ("mtp_accepted", 12)):
+        assert f"tensorfold:{name}_total {value}.0" in response.text
     assert 'tensorfold_health:streams{state="filling"} 0.0' in response.text
     buckets = [
         sample for sample in families["tensorfold:request_prefill_seconds"].samples if sample.name.endswith("_bucket")

@@ -49,15 +49,22 @@ def test_two_ranks_draft_alike_and_reply_as_without_drafts(agreeing: pathlib.Pat
     with running(agreeing, 2, "--parallel", "3", "--drafter", named, "--draft-policy", policy) as world:
         world.start_all()
 
+        figures: list[tuple[int, int]] = []
+
         def ask(body: dict[str, Any]) -> str:
-            return str(exchange(world, "/v1/completions", body)["choices"][0]["text"])
+            reply = exchange(world, "/v1/completions", body)
+            figures.append((reply["sparkpair"]["drafted_tokens"], reply["sparkpair"]["accepted_tokens"]))
+            return str(reply["choices"][0]["text"])
 
         serial = [ask({**body, "draft": False}) for body in bodies()]
         assert exchange(world, "/health")["drafted_total"] == 0
+        assert figures == [(0, 0)] * len(serial)
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             # The prompts resume from states that serial requests left, the head's rows with them.
             drafted = list(pool.map(ask, bodies()))
         health = exchange(world, "/health")
         assert drafted == serial
+        totals = (health["drafted_total"], health["accepted_total"])
+        assert tuple(map(sum, zip(*figures, strict=True))) == totals
         assert 0.1 < health["accepted_total"] / health["drafted_total"] < 0.95
         assert health["cached_tokens_total"] > 0

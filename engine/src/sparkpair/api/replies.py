@@ -102,12 +102,14 @@ def usage(end: ReplyEnd) -> dict[str, Any]:
 
 
 def statistics(end: ReplyEnd, with_token_ids: bool) -> dict[str, Any]:
-    """This engine's own block: times in seconds, and the step that each rank has executed."""
+    """This engine's own block: times in seconds, drafts, and the step that each rank has executed."""
     stats = end.stats
     block: dict[str, Any] = {
         "prefill_s": round(stats.prefill_s, 6),
         "decode_s": round(stats.decode_s, 6),
         "time_to_first_token_s": round(stats.time_to_first_token_s, 6),
+        "drafted_tokens": stats.drafted_tokens,
+        "accepted_tokens": stats.accepted_tokens,
         "ranks": [{"rank": rank.rank, "step": rank.step} for rank in stats.ranks],
     }
     if with_token_ids:
