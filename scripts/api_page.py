@@ -22,13 +22,14 @@ from unittest import mock
 
 import httpx
 import yaml
-from sparkpair.api import errors, functions, message_blocks, params, response_request, response_store
+from sparkpair.api import errors, fetch, functions, media, message_blocks, params, response_request, response_store
 from sparkpair.api.app import create_app
 from sparkpair.api.fields import Fields
 from sparkpair.api.options import ApiOptions
 from sparkpair.chat import memory
 from sparkpair.checkpoint.miniature_text import write_tokenizer
 from sparkpair.grammar import form, forms, schema
+from sparkpair.media.limits import MediaLimits
 from sparkpair.request import EngineError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -149,6 +150,7 @@ def page(routes: Mapping[str, Any]) -> Iterator[str]:
         shown = route["fields"] if route.get("like") else words_of(routes, name)
         yield from (f"| `{field}` | {text.format(**known) if '{' in text else text} |" for field, text in shown.items())
     yield from forms_section()
+    yield from media_section()
     yield from ["", "## Limits", "", "| What | At most |", "| --- | --- |"]
     yield f"| body of a request, bytes | {ApiOptions.__dataclass_fields__['max_body_bytes'].default} |"
     yield f"| functions of a request | {functions.MOST_FUNCTIONS} |"
@@ -190,6 +192,49 @@ to follow, or comes to a dead end, fails its own reply alone.
 A regular expression matches the whole answer; its `.` also matches a line break. Groups may not have names or flags,
 and there are no lookarounds, back references, word boundaries, or classes by Unicode property. An EBNF grammar is
 written as for xgrammar: rules `name ::= ...` with strings, `[a-z]`, `|`, `*`, `+`, `?`, `{m,n}` and groups.
+"""
+
+
+def media_section() -> Iterator[str]:
+    """What is done with pictures and clips, and how many there may be."""
+    limits, seconds, together = MediaLimits(), fetch.SECONDS, fetch.SECONDS_TOGETHER
+    known = {
+        "types": ", ".join(f"`{kind}`" for kinds in fetch.TYPES.values() for kind in kinds),
+        "redirects": str(fetch.MOST_REDIRECTS),
+        "low": str(media.LOW_DETAIL_TOKENS),
+    }
+    yield from ["", "## Pictures and clips", "", *MEDIA.strip().format(**known).split("\n"), ""]
+    yield from ["| Of a request, its whole history included | Pictures | Clips |", "| --- | --- | --- |"]
+    yield f"| how many | {limits.pictures} | {limits.clips} |"
+    sizes = [(limits.picture_bytes, limits.picture_bytes_together), (limits.clip_bytes, limits.clip_bytes_together)]
+    yield f"| bytes of each, of all | {' | '.join(f'{each}, {of_all}' for each, of_all in sizes)} |"
+    shares = [
+        (limits.picture_tokens, limits.picture_tokens_together),
+        (limits.clip_tokens, limits.clip_tokens_together),
+    ]
+    yield f"| prompt tokens of each, shared by all | {' | '.join(f'{each}, {of_all}' for each, of_all in shares)} |"
+    yield f"| pixels of a side, in all | {limits.side_pixels}, {limits.picture_pixels} | the same |"
+    yield f"| seconds, frames | | {limits.clip_seconds}, {limits.clip_frames} |"
+    yield f"| seconds to decode | {limits.picture_decode_s:g} | {limits.clip_decode_s:g} |"
+    fetched = [f"{seconds[kind]:g}, {together[kind]:g}" for kind in ("picture", "clip")]
+    yield f"| seconds to fetch each, all | {' | '.join(fetched)} |"
+
+
+MEDIA = """
+A server with a vision tower (`vision` in `/health`) looks at JPEG, PNG and WebP pictures and at MP4, MOV, WebM and MKV
+clips, whatever type they are declared as. A URL is `data:TYPE;base64,DATA`, in strict base64 (or percent-encoded
+without `;base64`). With `--vision-urls` it may also be an https URL: port 443, no user and no fragment, a host all of
+whose addresses are public, at most {redirects} redirects to the like, sent uncompressed, and declared as one of
+{types}.
+
+Pictures are turned upright as their EXIF note says and clips as their track says; what is transparent lies on white;
+animated pictures are refused. `detail` is `auto`, `low` (at most {low} tokens) or `high`. A clip is looked at twice a
+second, and each pair of frames is told with its second. All tokens count, in `usage`, `/tokenize` and
+`/messages/count_tokens`. A prompt goes on from a kept one where the same contents stand in the same places.
+
+What cannot be read is 400 and names message and part; the reason tells nothing of the content. Text that spells a
+marker of a picture stays text. Without a tower a user's picture is 400, and one that a function returned is told of in
+its place, so that the conversation can go on. When many requests bring many pictures, further ones are 429 or 503.
 """
 
 INTRODUCTION = """

@@ -40,6 +40,17 @@ USES_GPU = False
 FREE_MEMORY_GIB = 0
 read_log = parse_anchors
 
+# Settings of pictures and clips that are numbers, with the least and the most that the engine takes.
+_PICTURES = {
+    "image_tokens": (16, 4096),
+    "request_image_tokens": (16, 49152),
+    "max_images": (0, 256),
+    "video_tokens": (64, 49152),
+    "request_video_tokens": (64, 49152),
+    "video_frames": (2, 2048),
+    "max_videos": (0, 16),
+}
+
 OWNED_ARGUMENTS = {
     "--tp": "sparkpair_tp",
     "--rank": "",
@@ -60,6 +71,10 @@ OWNED_ARGUMENTS = {
     "--stuck-after": "sparkpair_watchdog_s",
     "--stuck-exit": "sparkpair_watchdog_exit",
     "--check-args": "",
+    "--vision": "sparkpair_vision",
+    "--no-vision": "sparkpair_vision",
+    "--vision-urls": "sparkpair_vision_urls",
+    **{f"--{name.replace('_', '-')}": f"sparkpair_{name}" for name in _PICTURES},
     "--api-key-file": "sparkpair_api_key_file",
     # A key on a command line shows in every process list.
     "--api-key": "sparkpair_api_key_file",
@@ -99,14 +114,22 @@ def understands(setting: str, settings: Mapping[str, Any]) -> bool:
 
 def check(settings: Mapping[str, Any], given: Collection[str], world_size: int) -> list[tuple[str, str]]:
     """Return what is wrong with the settings of the whole pair."""
+    problems = []
     if settings["runtime"] == "container" and not settings["image"]:
-        return [
+        problems.append(
             ("image", "it is empty, and ranks in containers need the name of an image that has the engine's program")
-        ]
+        )
     watchdog, peer = settings["watchdog_s"], settings["peer_timeout"]
     if watchdog is not None and watchdog >= peer:
-        return [("watchdog_s", f"{watchdog} is not less than the peer timeout, which is {peer}")]
-    return []
+        problems.append(("watchdog_s", f"{watchdog} is not less than the peer timeout, which is {peer}"))
+    if settings["vision_urls"] and not settings["vision"]:
+        problems.append(("vision_urls", "pictures by URL need sparkpair_vision, which is off"))
+    for name, (least, most) in _PICTURES.items():
+        if not least <= settings[name] <= most:
+            problems.append(
+                (name, f"{settings[name]} is not between {least} and {most}, as the engine sparkpair needs")
+            )
+    return problems
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -166,6 +189,7 @@ def serve_argv(
     if rank == 0:
         argv += ["--name", served_name, "--host", settings["host"], "--port", str(ports["port"])]
         argv += ["--api-key-file", api_key_file] if api_key_file else []
+        argv += _pictures_argv(settings)
     argv += ["--context", str(settings["context"]), "--parallel", str(settings["parallel"])]
     argv += ["--max-tokens", str(settings["max_tokens"])]
     argv += ["--thinking" if settings["thinking"] else "--no-thinking"]
@@ -174,6 +198,15 @@ def serve_argv(
     argv += ["--stuck-after", str(settings["watchdog_s"])]
     argv += ["--stuck-exit"] if settings["watchdog_exit"] else []
     return argv + list(settings["extra_args"])
+
+
+def _pictures_argv(settings: Mapping[str, Any]) -> list[str]:
+    if not settings["vision"]:
+        return ["--no-vision"]
+    argv = ["--vision-urls"] if settings["vision_urls"] else []
+    for name in _PICTURES:
+        argv += [f"--{name.replace('_', '-')}", str(settings[name])]
+    return argv
 
 
 def check_argv(argv: Sequence[str]) -> list[str]:

@@ -45,3 +45,31 @@ def test_smoothing_is_off_unless_told_and_bounded() -> None:
     for value in ("-1", "5001"):
         with pytest.raises(UserError, match=f"--stream-smooth-ms {value}: between 0 and 5000"):
             parsed(f"--stream-smooth-ms={value}")
+
+
+def test_vision_is_on_and_fetches_nothing_unless_told() -> None:
+    assert (parsed().vision, parsed().vision_urls) == (True, False)
+    assert parsed("--no-vision").vision is False
+    with pytest.raises(UserError, match="--vision-urls needs vision"):
+        parsed("--no-vision", "--vision-urls")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--max-images", "257"), "--max-images 257: between 0 and 256"),
+        (("--image-tokens", "15"), "--image-tokens 15: between 16 and 4096"),
+        (("--request-video-tokens", "50000"), "--request-video-tokens 50000: between 64 and 49152"),
+        (("--request-image-tokens", "500"), "--request-image-tokens 500: at least 16 for each of 50 pictures"),
+        (("--video-frames", "2048", "--video-tokens", "900"), "--video-frames 2048: a clip needs at least one token"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_limits_of_media_are_bounded_and_leave_something_for_each(arguments: tuple[str, ...], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        parsed(*arguments)
+
+
+def test_limits_of_media_are_taken() -> None:
+    media = parsed("--max-images", "3", "--video-frames", "16", "--image-tokens", "400").media
+    assert (media.pictures, media.clip_frames, media.picture_tokens) == (3, 16, 400)

@@ -22,6 +22,7 @@ from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.cli import main
 from sparkpair.memory import DrafterNeed, PoolPlan, PoolSettings, plan_memory
 from sparkpair.model.config import load_text_config
+from sparkpair.model.tower_source import find_tower
 
 from tests.engine.checkpoint.released import write_released
 
@@ -202,6 +203,29 @@ def test_the_plan_of_the_released_forms_for_two_ranks_in_the_deployments_words(
     assert main(["plan", str(directory), "--tp", "2", "--parallel", "4", *arguments]) == code
     assert read_characters() - before < 250e6
     assert re.fullmatch(lines, capsys.readouterr().out)
+
+
+def test_pictures_are_in_the_memory_plan_of_the_rank_that_looks_at_them(opened: Checkpoint) -> None:
+    tower = find_tower(opened, config := load_text_config(opened.directory))
+    assert tower is not None
+    need = tower.need(torch.bfloat16)
+    assert need.held / 2**30 == pytest.approx(1.05, abs=5e-3)
+    assert 1.5 < need.workspace / 2**30 < 2.6
+    plans = [
+        plan_memory(
+            opened,
+            config,
+            Layout(2, 0, torch.bfloat16, PACKED),
+            PUBLISHED,
+            chunk_rows=1024,
+            available=119 * 2**30,
+            reserve_gib=14.5,
+            tower=asked,
+        )
+        for asked in (None, need)
+    ]
+    assert plans[1].fixed - plans[0].fixed == need.held + need.workspace
+    assert plans[1].stored_weights - plans[0].stored_weights == need.stored == need.held
 
 
 LOADER = """

@@ -9,6 +9,7 @@ import pathlib
 from urllib.parse import urlsplit
 
 from sparkpair.errors import UserError
+from sparkpair.media.canvas import MIN_TOKENS
 from sparkpair.media.limits import FRAME_TOKENS, MOST_TOGETHER, MediaLimits
 
 LONGEST_SMOOTH_MS = 5000
@@ -65,6 +66,14 @@ class HttpSettings:
         for flag, (name, least, most) in MEDIA_FLAGS.items():
             if not least <= (found := getattr(self.media, name)) <= most:
                 raise UserError(f"{flag} {found}: between {least} and {most}")
+        media = self.media
+        if media.picture_tokens_together // max(1, media.pictures) < MIN_TOKENS:
+            raise UserError(
+                f"--request-image-tokens {media.picture_tokens_together}: at least {MIN_TOKENS} for each of"
+                f" {media.pictures} pictures"
+            )
+        if min(media.clip_tokens, media.clip_tokens_together // max(1, media.clips)) < media.clip_frames // 2:
+            raise UserError(f"--video-frames {media.clip_frames}: a clip needs at least one token for two frames")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -49,6 +49,17 @@ def test_rank_0_gets_the_api_and_the_others_do_not() -> None:
     assert "ready_url" not in worker
 
 
+def test_pictures_are_the_heads_alone() -> None:
+    head, worker = documents(effective("a", "b", vision_urls=True, max_images=7))
+    assert value_of(head["argv"], "--max-images") == "7"
+    assert "--vision-urls" in head["argv"]
+    for flag in ("--max-images", "--vision-urls", "--no-vision"):
+        assert flag not in worker["argv"]
+    without = documents(effective("a", "b", vision=False))[0]["argv"]
+    assert "--no-vision" in without
+    assert "--max-images" not in without
+
+
 def test_rank_0_is_told_where_the_keys_are() -> None:
     head, worker = documents(effective("a", "b"), probe={"api_key_file": {"path": "/etc/keys", "problem": ""}})
     assert value_of(head["argv"], "--api-key-file") == "/etc/keys"
@@ -89,6 +100,15 @@ OTHER_VALUES: dict[str, Any] = {
     "peer_timeout": 5,
     "watchdog_s": 7,
     "watchdog_exit": True,
+    "vision": False,
+    "vision_urls": True,
+    "image_tokens": 500,
+    "request_image_tokens": 5000,
+    "max_images": 5,
+    "video_tokens": 500,
+    "request_video_tokens": 5000,
+    "video_frames": 8,
+    "max_videos": 1,
     "extra_args": ["--x"],
     "extra_env": {"A": "b"},
 }

@@ -133,3 +133,18 @@ def test_two_ranks_of_one_machine_need_a_state_directory_each() -> None:
         ("sparkpair_state_dir", "at vars.yml (state_dir)")
     ]
     assert broken(state_dir="/srv/x") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"vision": False, "vision_urls": True}, "vision_urls"),
+        ({"image_tokens": 5000}, "image_tokens"),
+        ({"max_images": 300}, "max_images"),
+        ({"video_frames": 1}, "video_frames"),
+    ],
+)
+def test_limits_of_pictures_that_the_engine_would_refuse_are_refused_by_setting(
+    values: dict[str, Any], name: str
+) -> None:
+    assert broken(**values) == [(f"sparkpair_{name}", f"at vars.yml ({name})")]
