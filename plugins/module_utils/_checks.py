@@ -53,7 +53,7 @@ def run(ask: Ask, *, trained: bool, pictures: bool, haystack_words: int) -> list
     """
     checks: list[tuple[str, Callable[[], str]]] = [
         ("needle", lambda: needle(ask, haystack_words)),
-        ("function call", lambda: function_call(ask, trained)),
+        ("function call", lambda: function_call(ask)),
         ("structured output", lambda: structured(ask)),
         ("picture", lambda: picture(ask)),
         ("prompt reuse", lambda: reuse(ask)),
@@ -61,18 +61,12 @@ def run(ask: Ask, *, trained: bool, pictures: bool, haystack_words: int) -> list
     ]
     no_need = {} if trained else {"needle": "random weights find nothing"}
     if not trained:
-        no_need["picture"] = "random weights see nothing"
+        no_need.update({"picture": "random weights see nothing", "function call": "random weights call nothing"})
     elif not pictures:
         no_need["picture"] = "pictures are off"
-    found = [
+    return [
         Verdict(name, SKIPPED, no_need[name]) if name in no_need else _verdict(name, check) for name, check in checks
     ]
-    bound = next(one for one in found if one.name == "structured output").verdict != SKIPPED
-    if trained or bound:
-        return found
-    # What random weights say is a function's call only where the server binds it to the function's schema.
-    words = "random weights call no function, and the server binds no reply to a schema"
-    return [Verdict(one.name, SKIPPED, words) if one.name == "function call" else one for one in found]
 
 
 def needle(ask: Ask, words: int) -> str:
@@ -86,7 +80,7 @@ def needle(ask: Ask, words: int) -> str:
     return f"found in {words} words"
 
 
-def function_call(ask: Ask, trained: bool) -> str:
+def function_call(ask: Ask) -> str:
     """A function is called with an integer and a text that have the types of its schema."""
     schema = {
         "type": "object",
@@ -97,8 +91,6 @@ def function_call(ask: Ask, trained: bool) -> str:
     function = {"name": "forecast", "description": "The weather of the next days in a city.", "parameters": schema}
     body = _body("What will the weather be in Oslo over the next 3 days? Use the function.", _ROOM, temperature=0)
     body["tools"] = [{"type": "function", "function": function}]
-    if not trained:
-        body["tool_choice"] = {"type": "function", "function": {"name": "forecast"}}
     calls = _message(ask(body)).get("tool_calls") or []
     _expect(len(calls) == 1, f"{len(calls)} functions were called instead of one")
     called = calls[0]["function"]
