@@ -85,8 +85,8 @@ class OpenFill:
         return self._model.logits_of(self._streams, rows)
 
     def mark(self) -> Tensor:
-        """A row of the streams, by which ranks can see between two steps that they hold the same."""
-        return self._streams[-1]
+        """A row of the streams, fp32, by which ranks can see between two steps that they hold the same."""
+        return self._streams[-1].float()
 
     def _watch(self, layer: int, streams: Tensor) -> None:
         if self._drafter is not None and layer in self._drafter.watched:
