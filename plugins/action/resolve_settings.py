@@ -10,13 +10,18 @@ were set.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from ansible import context
 from ansible.errors import AnsibleError
+from ansible.parsing.splitter import split_args
 from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
 from ansible_collections.sparkpair.serving.plugins.module_utils import (
+    _again,
     _effective,
     _image_build,
     _image_wanted,
@@ -94,6 +99,7 @@ class ActionModule(ActionBase):
             "origins": _effective.origins(declared.values(), given[own], completed[own], reasons[own]),
             "plan": plan,
             "recorded": recorded,
+            "stop_command": _stop_command(variables),
         }
         notes = _rules.notes(hosts, common, given) if own == variables["ansible_play_hosts_all"][0] else []
         return {**result, **({"warnings": notes} if notes else {})}
@@ -122,12 +128,26 @@ class ActionModule(ActionBase):
 
     def _one(self, name: str, raw: Any, host: str, host_variables: Mapping[str, Any] | None) -> Given:
         """Return one value, rendered for `host`, with where it was set."""
-        origin = _origin(name, raw) or f"in the extra vars or in the inventory of host {host}"
+        # True and null cannot carry where they were set; their name can, and here it may be another place's.
+        extra = {given: given for given in load_extra_vars(self._loader)}
+        origin = _origin(extra.get(name, name), raw) or f"in the extra vars or in the inventory of host {host}"
         try:
             value = self._templar.template(raw) if host_variables is None else host_variables[name]
             return Given(_types.plain(value), origin)
         except AnsibleError as error:
             return Given(None, origin, str(error))
+
+
+def _stop_command(variables: Mapping[str, Any]) -> str:
+    """Return the command line that stops this pair, in the words of this run."""
+    return _again.command(
+        os.path.join(os.path.dirname(sys.executable), "ansible-playbook"),
+        variables.get("ansible_inventory_sources") or [],
+        context.CLIARGS.get("extra_vars") or [],
+        os.path.join(str(variables["playbook_dir"]), "teardown.yml"),
+        os.getcwd(),
+        split_args,
+    )
 
 
 def _failure(mistakes: list[Mistake], host: str, first: str) -> dict[str, Any]:

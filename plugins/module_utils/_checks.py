@@ -12,13 +12,15 @@ import concurrent.futures
 import json
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 # A function call and a structured reply must have room to end; what is compared may be short.
 _ROOM, _SHORT = 512, 24
+NAMES = ("needle", "function call", "structured output", "picture", "prompt reuse", "alone and together")
+
 _TOGETHER = 4
 _PASSPHRASE = "amber-canyon-7421"
 
@@ -46,26 +48,30 @@ class Verdict:
         return asdict(self)
 
 
-def run(ask: Ask, *, trained: bool, pictures: bool, haystack_words: int) -> list[Verdict]:
-    """Return the verdict of every check.
+def run(
+    ask: Ask, *, trained: bool, pictures: bool, haystack_words: int, only: Collection[str] = NAMES
+) -> list[Verdict]:
+    """Return the verdict of every check, or of those that `only` names.
 
     `ask` sends the body of a chat completion and returns the reply, or raises NoAnswer or NotOffered.
     """
-    checks: list[tuple[str, Callable[[], str]]] = [
-        ("needle", lambda: needle(ask, haystack_words)),
-        ("function call", lambda: function_call(ask)),
-        ("structured output", lambda: structured(ask)),
-        ("picture", lambda: picture(ask)),
-        ("prompt reuse", lambda: reuse(ask)),
-        ("alone and together", lambda: together(ask)),
-    ]
+    checks: dict[str, Callable[[], str]] = {
+        "needle": lambda: needle(ask, haystack_words),
+        "function call": lambda: function_call(ask),
+        "structured output": lambda: structured(ask),
+        "picture": lambda: picture(ask),
+        "prompt reuse": lambda: reuse(ask),
+        "alone and together": lambda: together(ask),
+    }
     no_need = {} if trained else {"needle": "random weights find nothing"}
     if not trained:
         no_need.update({"picture": "random weights see nothing", "function call": "random weights call nothing"})
     elif not pictures:
         no_need["picture"] = "pictures are off"
     return [
-        Verdict(name, SKIPPED, no_need[name]) if name in no_need else _verdict(name, check) for name, check in checks
+        Verdict(name, SKIPPED, no_need[name]) if name in no_need else _verdict(name, checks[name])
+        for name in NAMES
+        if name in only
     ]
 
 

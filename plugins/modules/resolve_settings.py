@@ -66,6 +66,11 @@ given:
   description: What was set for this host, by full name, as it was written.
   returned: success
   type: dict
+stop_command:
+  description: The command line that stops this pair, with the inventories and the settings of this run's command line.
+  returned: success
+  type: str
+  sample: .venv/bin/ansible-playbook -i inventories/rehearsal playbooks/teardown.yml
 recorded:
   description: The recorded facts, when a run that plans was given some.
   returned: success

@@ -37,6 +37,11 @@ options:
     description: Length of the text in which the passphrase is hidden, in words.
     type: int
     default: 12000
+  only:
+    description: The checks to do, instead of all.
+    type: list
+    elements: str
+    choices: [needle, function call, structured output, picture, prompt reuse, alone and together]
   timeout:
     description: Seconds for each request.
     type: float
@@ -119,6 +124,7 @@ def main() -> None:
             "trained": {"type": "bool", "default": True},
             "pictures": {"type": "bool", "default": True},
             "haystack_words": {"type": "int", "default": 12000},
+            "only": {"type": "list", "elements": "str", "choices": list(_checks.NAMES)},
             "timeout": {"type": "float", "default": 600},
         },
         supports_check_mode=True,
@@ -137,6 +143,7 @@ def main() -> None:
         trained=params["trained"],
         pictures=params["pictures"],
         haystack_words=params["haystack_words"],
+        only=params["only"] or _checks.NAMES,
     )
     checks = [verdict.as_data() for verdict in verdicts]
     failed = [f"{one.name}: {one.words}" for one in verdicts if one.verdict == _checks.FAILED]
