@@ -8,6 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two workers: on two cores a third only waits.
 WORKERS ?= 2
+# A file's tests stay together, and files with few and long tests do not come last, when nothing is left to fill the other
+# worker with.
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Further arguments for the rehearsal's playbooks, for example ANSIBLE_ARGS='-e sparkpair_context=32768'.
 ANSIBLE_ARGS ?=
 PLAYBOOK := $(BIN)/ansible-playbook -i inventories/rehearsal $(ANSIBLE_ARGS)
@@ -57,11 +60,11 @@ docs-check: $(VENV)/.dev ## Check that the generated pages say what is declared
 
 .PHONY: test-engine
 test-engine: $(VENV)/.dev ## Test the engine: kernels, reference, API, real pairs
-	$(BIN)/pytest tests/engine -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest tests/engine/pair tests/engine $(SPREAD)
 
 .PHONY: test-collection
 test-collection: $(VENV)/.dev ## Test the collection: unit tests, real playbooks, the built artifact
-	$(BIN)/pytest tests/unit tests/integration -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest tests/integration tests/unit $(SPREAD)
 
 .PHONY: test-molecule
 test-molecule: $(VENV)/.dev ## Play the rehearsal's whole life with molecule

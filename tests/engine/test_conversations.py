@@ -160,7 +160,7 @@ def resumable(earlier: list[int], now: list[int]) -> int:
 
 
 @given(rounds)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_with_free_room_no_conversation_loses_its_prefix(loaded: Loaded, plan: list[list[Turn]]) -> None:
     asyncio.run(Talk(loaded, 512).talk(plan))
 

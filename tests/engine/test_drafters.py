@@ -126,17 +126,19 @@ async def ask_all(served: LeaderEngine, asked: Iterable[GenerationRequest]) -> l
     return list(await asyncio.gather(*(collect(served, request) for request in asked)))
 
 
-@pytest.mark.parametrize(("lanes", "copies"), [(1, 0), (4, 15)], ids=["alone", "four with copy drafts"])
+# Alone, and four at once beside copy drafts.
 @pytest.mark.parametrize(
-    ("kind", "policy"),
+    ("kind", "policy", "lanes", "copies"),
     [
-        ("mtp", "4"),
-        ("mtp", "a:0.3:0.5"),
-        ("mtp", "c5:0.3"),
-        ("dflash2", "f7"),
-        ("dflash2", "fa:0.3:0.5"),
-        ("dflash2", "fc5:0.3"),
-        ("dflash2", "fnc7:0.3"),
+        ("mtp", "4", 1, 0),
+        ("mtp", "4", 4, 15),
+        ("mtp", "a:0.3:0.5", 4, 15),
+        ("mtp", "c5:0.3", 1, 0),
+        ("dflash2", "f7", 4, 15),
+        ("dflash2", "fa:0.3:0.5", 1, 0),
+        ("dflash2", "fc5:0.3", 4, 15),
+        ("dflash2", "fnc7:0.3", 1, 0),
+        ("dflash2", "fnc7:0.3", 4, 15),
     ],
 )
 async def test_every_policy_replies_as_serial_decoding_does(

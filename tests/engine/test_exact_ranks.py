@@ -83,7 +83,7 @@ def engine(
 @ranks_as_threads
 @pytest.mark.parametrize("world", [2, 3])
 async def test_mixed_requests_at_once_and_staggered_equal_each_alone(directory: pathlib.Path, world: int) -> None:
-    asked = [*requests(), *conversation(3, 130)]
+    asked = [*requests(), *conversation(2, 70)]
     with engine(directory, world, CopyDrafting(0), lanes=1, entries=0) as served:
         alone = [await collect(served, request) for request in asked]
     with engine(directory, world, CopyDrafting(15), lanes=4, entries=24) as served:

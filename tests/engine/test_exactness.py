@@ -160,8 +160,7 @@ def test_the_requests_end_in_both_ways_and_are_long_enough_to_say_something(
     assert sum(len(tokens) for tokens, _ in serial.values()) > 100
 
 
-@pytest.mark.parametrize("lanes", [1, 4])
-@pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(("wrong", "lanes"), [(0.0, 1), (0.3, 1), (0.3, 4), (1.0, 4)])
 async def test_drafts_only_propose(
     model: Glm5NextRank, serial: dict[tuple[int, ...], Reply], wrong: float, lanes: int
 ) -> None:
@@ -188,7 +187,7 @@ async def test_a_request_that_asks_for_serial_decoding_is_not_drafted_for(
     assert oracle.drafted == 0
 
 
-@pytest.mark.parametrize("budget_s", [0.0, 0.001, 0.2], ids=["no budget", "one block", "usual"])
+@pytest.mark.parametrize("budget_s", [0.0, 0.2], ids=["no budget", "usual"])
 async def test_together_equals_alone_in_a_burst(
     model: Glm5NextRank, serial: dict[tuple[int, ...], Reply], budget_s: float
 ) -> None:
@@ -253,7 +252,7 @@ async def test_resumed_equals_fresh(model: Glm5NextRank, entries: int, pool: int
     assert share > (0.6 if entries == 64 else 0.3)
 
 
-@pytest.mark.parametrize(("dtype", "kv"), [("fp32", "fp8"), ("fp32", "bf16"), ("bf16", "bf16"), ("bf16", "fp8")])
+@pytest.mark.parametrize(("dtype", "kv"), [("fp32", "bf16"), ("fp32", "fp8"), ("bf16", "fp8")])
 async def test_every_form_of_activations_and_of_stored_rows_is_as_exact(
     directory: pathlib.Path, dtype: str, kv: RowForm
 ) -> None:

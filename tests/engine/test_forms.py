@@ -138,8 +138,7 @@ def test_answers_that_come_to_their_end_have_their_form(formed: Formed, serial: 
     ("kind", "policy", "lanes", "copies"),
     [
         (None, "0", 4, 15),
-        ("mtp", "4", 4, 15),
-        ("dflash2", "f7", 4, 0),
+        ("mtp", "4", 4, 0),
         ("dflash2", "fnc7:0.3", 4, 15),
     ],
 )

@@ -161,13 +161,13 @@ def test_a_real_server_is_measured_and_written_down(tmp_path: pathlib.Path) -> N
     write_miniature(tmp_path / "m", seed=1, overrides={})
     with running(tmp_path / "m", 1, "--parallel", "4") as world:
         world.start_all()
-        arguments = ["--streams", "1,4", "--tokens", "40", "--words", "20,150", "--kinds", "prose"]
+        arguments = ["--streams", "1,4", "--tokens", "16", "--words", "20,150", "--kinds", "prose"]
         written = ["--json", str(tmp_path / "out.json"), "--markdown", str(tmp_path / "out.md")]
         assert main(["bench", world.url, *arguments, *written]) == 0
     document = json.loads((tmp_path / "out.json").read_text())
     assert (tmp_path / "out.md").read_text() == markdown(document)
     one, four = document["decode"]
-    assert (one["tokens"], four["tokens"]) == (40, 160)
+    assert (one["tokens"], four["tokens"]) == (16, 64)
     assert one["replies"][0] == four["replies"][0]  # the same first prompt, alone and beside three others
     assert four["tokens_a_round"] > 1.5
     assert [row["cached_tokens"] == 0 for row in document["prefill"]] == [True, True]
