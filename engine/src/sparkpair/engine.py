@@ -15,7 +15,6 @@ from collections.abc import Callable
 from torch import Tensor
 
 from sparkpair.cache.keeper import PoolKeeper
-from sparkpair.cache.prompts import Logits
 from sparkpair.comm.control import Leader
 from sparkpair.comm.lockstep import Executed, Run, Slice, Step, StepRunner, solo_checksum
 from sparkpair.drafting.orders import DraftOrders
@@ -31,6 +30,7 @@ from sparkpair.request import (
     FinishedEvent,
     FinishReason,
     GenerationRequest,
+    Logits,
     ReplyStats,
     TokensEvent,
 )

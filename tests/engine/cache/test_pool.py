@@ -84,13 +84,13 @@ def test_a_sequence_finds_its_rows_after_its_place_has_moved_and_so_does_what_wa
     made, place = plane("fp32"), Place(8, 16)
     rows = PlacedRows(made, place, 1)
     rows.append(numbered(10))
-    last = rows.behind(7)
+    kept = rows.keep(7)
     made.copy(8, 32, 10)
     place.base = 32
     assert torch.equal(rows.first(10), numbered(10))
     assert torch.equal(rows.at(devices.tensor([[3, 9]]))[0], numbered(10)[[3, 9]])
     rows.append(numbered(6))
-    resumed = rows.moved(place, 10, last)
+    resumed = kept.resume(place)
     assert torch.equal(resumed.first(10), numbered(10))
 
 

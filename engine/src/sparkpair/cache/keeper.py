@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from sparkpair.cache.extents import UNIT, Extent, Extents, Move, units
 from sparkpair.cache.orders import Order
-from sparkpair.cache.prompts import Entry, KeptPrompts, Logits
+from sparkpair.cache.prompts import Entry, KeptPrompts
+from sparkpair.request import Logits
 
 
 class PoolKeeper:
@@ -51,11 +52,10 @@ class PoolKeeper:
     @property
     def kept_bytes(self) -> int:
         """Bytes of all kept states on a rank, rows that a running request shares with them included."""
-        entries = self._prompts.order()
         longest: dict[int, int] = {}
-        for entry in entries:
+        for entry in self._prompts.entries:
             longest[entry.extent] = max(longest.get(entry.extent, 0), entry.rows)
-        return len(entries) * self._entry_bytes + sum(longest.values()) * self._token_bytes
+        return self.kept_count * self._entry_bytes + sum(longest.values()) * self._token_bytes
 
     def take_orders(self) -> list[Order]:
         """The orders since the last call."""

@@ -108,15 +108,26 @@ class PlacedRows:
         """The rows at `indices`, [..., width]."""
         return self._plane.read(indices + self._base)
 
-    def behind(self, token: int) -> Tensor:
-        """A copy of the rows from that of `token` on."""
+    def keep(self, token: int) -> KeptRows:
+        """For a kept state: a copy of the rows from that of `token` on. Those before stay where they are."""
         first = min(token // self._stride, self.length)
-        return self._plane.read(slice(self._base + first, self._base + self.length)).clone()
+        last = self._plane.read(slice(self._base + first, self._base + self.length)).clone()
+        return KeptRows(self._plane, self._stride, first, last)
 
-    def moved(self, place: Place, length: int, last: Tensor) -> PlacedRows:
-        """`length` rows in another place, which has them but for the last ones: those are `last`."""
-        rows = PlacedRows(self._plane, place, self._stride, length - last.shape[0])
-        rows.append(last)
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeptRows:
+    """Rows of a kept state in a plane: the first `count` stand in an extent, `last` are those behind them."""
+
+    plane: Plane
+    stride: int
+    count: int
+    last: Tensor
+
+    def resume(self, place: Place) -> PlacedRows:
+        """All of the rows in `place`, which has the first."""
+        rows = PlacedRows(self.plane, place, self.stride, self.count)
+        rows.append(self.last)
         return rows
 
 

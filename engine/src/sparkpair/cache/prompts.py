@@ -14,14 +14,14 @@ least recently used. Nothing goes while there is room.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy
 import numpy.typing
 
 from sparkpair.grid import GRID
+from sparkpair.request import Logits
 
-Logits = numpy.typing.NDArray[numpy.float32]
 Tokens = numpy.typing.NDArray[numpy.int64]
 
 
@@ -76,6 +76,11 @@ class KeptPrompts:
     def count(self) -> int:
         """Number of entries."""
         return len(self._entries)
+
+    @property
+    def entries(self) -> Collection[Entry]:
+        """All entries, in no particular order."""
+        return self._entries.values()
 
     def within(self, extent: int) -> list[Entry]:
         """The entries whose rows stand in `extent`."""

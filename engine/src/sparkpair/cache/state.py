@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sparkpair import kernels
-from sparkpair.cache.pool import Place, PlacedRows, RowPool
+from sparkpair.cache.pool import KeptRows, Place, PlacedRows, RowPool
 from sparkpair.grid import GRID
 from sparkpair.model.config import TextConfig
 
@@ -105,8 +105,7 @@ class DsaState:
 
     def keep(self, token: int) -> KeptLayer:
         """What `resume` needs: a copy of the rows from `token` on. Those before stay where they are."""
-        latents, pooled = self.latents.behind(token), self.pooled.behind(token)
-        return KeptDsa(self.latents, self.pooled, self.latents.length, self.pooled.length, latents, pooled, self.open)
+        return KeptDsa(self.latents.keep(token), self.pooled.keep(token), self.open)
 
     @property
     def open(self) -> tuple[Tensor, Tensor]:
@@ -116,21 +115,15 @@ class DsaState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeptDsa:
-    """A DSA layer of a kept state: how many rows there were, and those that the extent may lose."""
+    """A DSA layer of a kept state."""
 
-    latents: PlacedRows
-    pooled: PlacedRows
-    latent_count: int
-    pooled_count: int
-    last_latents: Tensor
-    last_pooled: Tensor
+    latents: KeptRows
+    pooled: KeptRows
     open: tuple[Tensor, Tensor]
 
     def resume(self, place: Place) -> DsaState:
         """The layer's state as it was, in `place`, which has the rows but for the last."""
-        latents = self.latents.moved(place, self.latent_count, self.last_latents)
-        pooled = self.pooled.moved(place, self.pooled_count, self.last_pooled)
-        return DsaState(latents, pooled, *self.open)
+        return DsaState(self.latents.resume(place), self.pooled.resume(place), *self.open)
 
 
 LayerState = KdaState | DsaState
