@@ -58,6 +58,8 @@ class ActionModule(ActionBase):
         """Return this host's settings and the plan, or the failure with every mistake of every host."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
+        # The names of the extra vars, each with where it was set.
+        self._extra_names = {name: name for name in load_extra_vars(self._loader)}
         _, arguments = self.validate_argument_spec(
             {"whole_pair": {"type": "bool", "default": True}, "planning": {"type": "bool", "default": False}}
         )
@@ -129,8 +131,8 @@ class ActionModule(ActionBase):
     def _one(self, name: str, raw: Any, host: str, host_variables: Mapping[str, Any] | None) -> Given:
         """Return one value, rendered for `host`, with where it was set."""
         # True and null cannot carry where they were set; their name can, and here it may be another place's.
-        extra = {given: given for given in load_extra_vars(self._loader)}
-        origin = _origin(extra.get(name, name), raw) or f"in the extra vars or in the inventory of host {host}"
+        origin = _origin(self._extra_names.get(name, name), raw)
+        origin = origin or f"in the extra vars or in the inventory of host {host}"
         try:
             value = self._templar.template(raw) if host_variables is None else host_variables[name]
             return Given(_types.plain(value), origin)

@@ -44,7 +44,7 @@ class Docker:
 
     def inspect(self, name: str, kind: str = "container") -> dict[str, Any] | None:
         """Return what Docker knows of a container or an `image`, None when there is none. Raises DockerError."""
-        done = self._run("inspect", "--type", kind, name)
+        done = self.attempt("inspect", "--type", kind, name)
         if done.returncode == 0:
             return dict(json.loads(done.stdout)[0])
         said = done.stderr.strip()
@@ -54,7 +54,7 @@ class Docker:
 
     def run(self, *arguments: str, missing_ok: bool = False) -> str:
         """Run the client and return what it said. Raises DockerError; `missing_ok` forgives what is not there."""
-        done = self._run(*arguments)
+        done = self.attempt(*arguments)
         if done.returncode != 0 and not (missing_ok and "no such" in done.stderr.lower()):
             raise DockerError(f"`docker {' '.join(arguments)}` failed at {self.host}: {done.stderr.strip()}")
         return done.stdout
@@ -62,7 +62,7 @@ class Docker:
     def names(self, labels: Mapping[str, str]) -> list[str]:
         """Return the names of the containers, running or not, that have all of `labels`. Raises DockerError."""
         filters = [word for name, value in labels.items() for word in ("--filter", f"label={name}={value}")]
-        done = self._run("ps", "--all", *filters, "--format", "{{.Names}}")
+        done = self.attempt("ps", "--all", *filters, "--format", "{{.Names}}")
         if done.returncode != 0:
             raise DockerError(f"Docker at {self.host} cannot be asked for its containers: {done.stderr.strip()}")
         return done.stdout.split()
@@ -143,15 +143,16 @@ class Docker:
             client.stdout.close()
             client.wait()
 
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def attempt(self, *arguments: str, limit_s: float = _LIMIT_S) -> subprocess.CompletedProcess[str]:
+        """Run the client and return how it ended, well or not. Raises DockerError when it takes too long."""
         try:
             return subprocess.run(
                 self.command(*arguments),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=_LIMIT_S,
+                timeout=limit_s,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise DockerError(f"Docker at {self.host} did not answer within {_LIMIT_S} s") from error
+            raise DockerError(f"Docker at {self.host} did not answer within {limit_s} s") from error

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
+
+from ansible_collections.sparkpair.serving.plugins.module_utils import _owner_file
 
 _MOST_BYTES = 4096
 
@@ -36,17 +37,9 @@ def find(path: str, cache: str) -> tuple[str, str]:
 def _read(path: str) -> str:
     full = os.path.abspath(os.path.expanduser(path))
     try:
-        with open(full, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise TokenError(f"the token file {full} is no regular file")
-            if mode & 0o077:
-                raise TokenError(
-                    f"the token file {full} has mode {stat.S_IMODE(mode):04o}, open to others: run `chmod 600 {full}`"
-                )
-            text = file.read(_MOST_BYTES).decode("ascii", errors="replace").strip()
-    except OSError as exc:
-        raise TokenError(f"the token file {full} cannot be read: {exc.strerror}") from exc
+        text = _owner_file.read(full, "token", _MOST_BYTES).decode("ascii", errors="replace").strip()
+    except _owner_file.OwnerFileError as exc:
+        raise TokenError(str(exc)) from exc
     if not text or len(text.split()) != 1:
         raise TokenError(f"the token file {full} must hold the token and nothing else")
     return text

@@ -7,8 +7,7 @@ collection, may change at any time.
 
 from __future__ import annotations
 
-import os
-import stat
+from ansible_collections.sparkpair.serving.plugins.module_utils import _owner_file
 
 _MOST_BYTES = 1 << 20
 
@@ -22,17 +21,9 @@ def first_key(path: str) -> str | None:
     if not path:
         return None
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise KeyFileError(f"the key file {path} is no regular file")
-            if mode & 0o077:
-                raise KeyFileError(
-                    f"the key file {path} has mode {stat.S_IMODE(mode):04o}, open to others: run `chmod 600 {path}`"
-                )
-            lines = file.read(_MOST_BYTES).decode("utf-8", errors="replace").splitlines()
-    except OSError as exc:
-        raise KeyFileError(f"the key file {path} cannot be read: {exc.strerror}") from exc
+        lines = _owner_file.read(path, "key", _MOST_BYTES).decode("utf-8", errors="replace").splitlines()
+    except _owner_file.OwnerFileError as exc:
+        raise KeyFileError(str(exc)) from exc
     for line in lines:
         text = line.strip()
         if text and not text.startswith("#"):

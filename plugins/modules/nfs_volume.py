@@ -107,15 +107,8 @@ class VolumeError(Exception):
 def run(docker: Docker, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Docker's client. Raises VolumeError when a server that does not answer keeps it."""
     try:
-        return subprocess.run(
-            docker.command(*arguments),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_MOUNT_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
+        return docker.attempt(*arguments, limit_s=_MOUNT_LIMIT_S)
+    except DockerError as error:
         raise VolumeError(
             f"the NFS server did not answer within {_MOUNT_LIMIT_S} s: see that it runs on the head and that port "
             "2049 is open to this host on the link"
