@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from report import add_outputs, publish
+
 SOURCE = Path(__file__).with_name("api_source.py")
 PACE = 100.0
 UNTHROTTLED_TOKENS = 4000
@@ -187,8 +189,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a paced stream (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of every load (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, beside printing it")
+    add_outputs(parser)
     options = parser.parse_args()
     source = Source()
     try:
@@ -200,13 +201,8 @@ def main() -> int:
         first = first_token(source)
     finally:
         source.close()
-    text = markdown(loads, first)
-    print(text, end="")
     figures = {"loads": [dataclasses.asdict(load) for load in loads], "first_token": first, "wanted": TARGETS}
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    if options.markdown is not None:
-        options.markdown.write_text(text, encoding="utf-8")
+    publish(options, markdown(loads, first), figures)
     return 0
 
 

@@ -26,6 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from report import add_outputs, publish
+
 ROOT = Path(__file__).resolve().parent.parent
 WANTED = {"ratio": 3.0, "heading_for": 1.2}
 HOSTS = {"spark-head": ("head", "127.0.0.1"), "spark-worker": ("workers", "127.0.0.2")}
@@ -168,8 +170,7 @@ def main() -> int:
     """Measure and report. Returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="repetitions (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, beside printing it")
+    add_outputs(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sparkpair-bench-") as directory, sshd(Path(directory)) as reach:
         pair = Pair(Path(directory), reach)
@@ -179,11 +180,7 @@ def main() -> int:
         finally:
             pair.play("teardown")
     text = markdown(found)
-    print(text, end="")
-    if options.json is not None:
-        options.json.write_text(json.dumps({**found, "wanted": WANTED}, indent=2) + "\n", encoding="utf-8")
-    if options.markdown is not None:
-        options.markdown.write_text(text, encoding="utf-8")
+    publish(options, text, {**found, "wanted": WANTED})
     return 0
 
 

@@ -11,7 +11,6 @@ busy; the figures are medians over the rounds. Only ratios of one run mean somet
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
 import statistics
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+from report import add_outputs, publish
 from sparkpair.bench import measures
 from sparkpair.bench.client import Client
 from sparkpair.bench.report import table
@@ -138,8 +138,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="times that every configuration is measured")
     parser.add_argument("--tokens", type=int, default=64, help="length of decoded replies")
     parser.add_argument("--words", type=int, default=1000, help="size of the long prompts")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the figures there as JSON")
-    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write the tables there, beside printing")
+    add_outputs(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         model, drafter = pathlib.Path(directory) / "model", pathlib.Path(directory) / "drafter"
@@ -149,11 +148,7 @@ def main() -> int:
         rounds = [one_round(model, drafter, options) for _ in range(options.rounds)]
     found = medians(rounds)
     text = "\n\n".join(f"{group}\n\n{table(rows_of(found, group))}" for group in ("decode", "reuse", "fill")) + "\n"
-    print(text, end="")
-    if options.json is not None:
-        options.json.write_text(json.dumps({"rounds": rounds, "medians": found}, indent=2) + "\n", encoding="utf-8")
-    if options.markdown is not None:
-        options.markdown.write_text(text, encoding="utf-8")
+    publish(options, text, {"rounds": rounds, "medians": found})
     return 0
 
 

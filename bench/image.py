@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from report import add_outputs, publish
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tests.integration.docker.daemons import BASE, Daemon, missing, running  # noqa: E402
@@ -147,8 +149,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--mb", type=int, default=800, help="size of the image (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="repetitions (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, beside printing it")
+    add_outputs(parser)
     options = parser.parse_args()
     if packages := missing():
         raise SystemExit(f"this starts Docker daemons of its own: apt-get install {packages}")
@@ -156,12 +157,7 @@ def main() -> int:
     with running(2) as (head, worker), tempfile.TemporaryDirectory(prefix="sparkpair-bench-") as place:
         rounds = [measure(head, worker, Path(place), size) for _ in range(options.rounds)]
     text = markdown(rounds, size)
-    print(text, end="")
-    if options.json is not None:
-        figures = {"rounds": [dataclasses.asdict(one) for one in rounds], "wanted": WANTED}
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    if options.markdown is not None:
-        options.markdown.write_text(text, encoding="utf-8")
+    publish(options, text, {"rounds": [dataclasses.asdict(one) for one in rounds], "wanted": WANTED})
     return 0
 
 

@@ -25,6 +25,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from report import add_outputs, publish
+
 ROOT = Path(__file__).resolve().parent.parent
 HEAD = "127.0.0.2"
 REPO, COMMIT = "org/model", "0" * 40
@@ -187,8 +189,7 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=12, help="in how many files (default %(default)s)")
     parser.add_argument("--target", type=Path, help="a directory on the disk to copy to (default: a temporary one)")
     parser.add_argument("--rounds", type=int, default=3, help="repetitions (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, beside printing it")
+    add_outputs(parser)
     options = parser.parse_args()
     if shutil.which("iperf3") is None:
         raise SystemExit("this measures raw TCP with iperf3: apt-get install iperf3")
@@ -205,12 +206,8 @@ def main() -> int:
             rounds.append(Round(*limits, *copies))
         again = verify_again(Path(target))
     text = markdown(rounds, again, size * options.shards)
-    print(text, end="")
     figures = {"rounds": [dataclasses.asdict(one) for one in rounds], "verify_again_s": again, "wanted": TARGETS}
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    if options.markdown is not None:
-        options.markdown.write_text(text, encoding="utf-8")
+    publish(options, text, figures)
     return 0
 
 
