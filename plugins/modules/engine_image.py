@@ -121,7 +121,9 @@ def bring(docker: Docker, params: dict[str, Any], wanted: str) -> str:
                 _docker(docker, "tag", reference, params["name"]).check_returncode()
                 return "pulled"
     _image_build.prepare(series, params["directory"], params["context"], wanted, params["release"])
-    done = _docker(docker, "build", "--network", params["network"], "--tag", params["name"], params["context"])
+    # A step that fails would leave its container behind, under a name that nobody knows.
+    options = ("--force-rm", "--network", params["network"], "--tag", params["name"])
+    done = _docker(docker, "build", *options, params["context"])
     if done.returncode != 0:
         raise _image_build.BuildError(_image_build.failure_of(done.stdout, f"{series['engine']} {series['version']}"))
     return "built"

@@ -96,7 +96,8 @@ def publish(docker: Docker, params: dict[str, Any], reference: str) -> str:
     repository = params["repository"]
     with tempfile.TemporaryDirectory() as place:
         labels = [word for name, value in params["labels"].items() for word in ("--label", f"{name}={value}")]
-        _client(docker, "build", "--network", "none", *labels, "--tag", reference, "-", said=f"FROM {params['name']}\n")
+        options = ("--force-rm", "--network", "none", *labels, "--tag", reference)
+        _client(docker, "build", *options, "-", said=f"FROM {params['name']}\n")
         made = _image.described(docker.inspect(reference, kind="image"))
         if made["patches"] != params["hash"]:
             raise DockerError(f"the labelled image lost its label {_image.PATCHES_LABEL}, and was not published")

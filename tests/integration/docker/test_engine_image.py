@@ -201,6 +201,7 @@ def test_s09_patches_that_are_stale_or_in_already_stop_the_build_and_are_all_lis
     assert "0004-stale.patch does not apply to this version any more" in message
     for daemon in with_pip:
         assert daemon.run("image", "inspect", NAME, check=False).returncode != 0
+    assert with_pip[0].names() == [], "the container of the step that failed was left behind"
     assert of(recipe.play(with_pip, "--check"), "hash") != before
 
 

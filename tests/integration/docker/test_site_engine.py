@@ -64,7 +64,7 @@ def test_the_real_engine_serves_from_containers_and_shows_what_random_weights_ca
     assert "failed" not in found.values()
     down = pair.run("teardown")
     assert down.returncode == 0, down.output
-    assert not any("sparkpair" in daemon.names() for daemon in pair.daemons.values())
+    assert [daemon.names() for daemon in pair.daemons.values()] == [[], []]
     # A clean end: rank 0 had told the other.
     assert "ended with exit code 0" in pair.saved(WORKER)[-1].splitlines()[0]
 
