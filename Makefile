@@ -70,6 +70,19 @@ test-collection: $(VENV)/.dev ## Test the collection: unit tests, real playbooks
 test-molecule: $(VENV)/.dev ## Play the rehearsal's whole life with molecule
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test
 
+# --- a virtual pair: see docs/virtual_pair.md -------------------------------------------------------------------------
+
+# Three for a ring of three machines.
+MACHINES ?= 2
+
+.PHONY: pair-up
+pair-up: $(VENV)/.dev ## Start two virtual machines with RDMA, NFS, Docker and ssh (needs root); MACHINES=3 starts three
+	$(BIN)/python -m tests.pair up --machines $(MACHINES)
+
+.PHONY: pair-down
+pair-down: $(VENV)/.dev ## End the virtual machines; their disks are kept for the next time
+	$(BIN)/python -m tests.pair down
+
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 .PHONY: bench-api
