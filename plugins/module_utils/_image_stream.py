@@ -1,84 +1,150 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sending an image from this host's Docker straight into another host's, with progress in a file.
 
-Private to the collection, may change at any time.
+Where both have the classic image store it goes layer by layer (_image_layers); another store takes and gives only whole
+archives. Private to the collection, may change at any time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
 
-from ansible_collections.sparkpair.serving.plugins.module_utils import _image
+from ansible_collections.sparkpair.serving.plugins.module_utils import _image, _image_layers
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import DockerError
+from ansible_collections.sparkpair.serving.plugins.module_utils._image_layers import CHUNK, SavedError
 
-_CHUNK = 1 << 20
 _TELL_S = 5.0
+_CONTAINERD = "io.containerd.snapshotter"
 
 
-def remote_identity(command: Sequence[str], name: str) -> str:
-    """Return the identity of the image `name` in the Docker that `command` talks to, empty without one.
+class Remote:
+    """The other host's Docker, asked by a command such as ssh with docker behind it."""
 
-    Raises DockerError when that Docker cannot be asked.
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = list(command)
+
+    def ask(self, *arguments: str, forgiven: str = "") -> str:
+        """Return what the client said, nothing if it failed with the words `forgiven`. Raises DockerError."""
+        done = subprocess.run(
+            [*self.command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            return done.stdout
+        if forgiven and forgiven in done.stderr.lower():
+            return ""
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise DockerError(f"`{' '.join([*self.command, *arguments])}` failed: {said}")
+
+    def identity(self, name: str) -> str:
+        """Return the identity of an image, empty without one. Raises DockerError."""
+        found = self.ask("image", "inspect", name, forgiven="no such image")
+        return _image.identity(json.loads(found)[0]) if found else ""
+
+    def layers(self) -> list[list[str]]:
+        """Return the layers of every image. Raises DockerError."""
+        images = list(dict.fromkeys(self.ask("image", "ls", "--quiet", "--no-trunc").split()))
+        if not images:
+            return []
+        # One may go meanwhile.
+        found = self.ask("image", "inspect", "--format", "{{json .RootFS.Layers}}", *images, forgiven="no such image")
+        return [json.loads(line) or [] for line in found.splitlines()]
+
+    def containerd(self) -> bool:
+        """Say whether it keeps images in containerd's store. Raises DockerError."""
+        return _CONTAINERD in self.ask("info", "--format", "{{json .DriverStatus}}")
+
+    def clear(self, label: str) -> None:
+        """Remove the images that have a label. Raises DockerError."""
+        if images := self.ask("image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}").split():
+            self.ask("image", "rm", "--force", *dict.fromkeys(images), forgiven="no such image")
+
+
+class _Progress:
+    """How much was sent, told in a file every few seconds."""
+
+    def __init__(self, file: IO[str], name: str, total: int) -> None:
+        self._file, self._name, self._total = file, name, total
+        self._begun = self._told = time.monotonic()
+        self.sent = 0
+
+    def add(self, count: int) -> None:
+        self.sent += count
+        if time.monotonic() - self._told >= _TELL_S:
+            self.tell()
+
+    def tell(self) -> None:
+        self._told = time.monotonic()
+        seconds = self._told - self._begun
+        done, total = self.sent / (1 << 20), self._total / (1 << 20)
+        rate = done / max(seconds, 1e-3)
+        self._file.write(f"{self._name}: {done:.0f} MiB of about {total:.0f} in {seconds:.0f} s, {rate:.0f} MiB/s\n")
+        self._file.flush()
+
+    def result(self) -> dict[str, Any]:
+        self.tell()
+        seconds = self._told - self._begun
+        rate = round(self.sent / (1 << 20) / max(seconds, 1e-3), 1)
+        return {"bytes": self.sent, "seconds": round(seconds, 1), "mib_per_s": rate}
+
+
+def send(source: Sequence[str], remote: Remote, name: str, own: Mapping[str, Any], progress: str) -> dict[str, Any]:
+    """Send an image out of the Docker that the command `source` talks to; `own` is what that one knows of it.
+
+    Returns `bytes`, `seconds` and `mib_per_s`. The file `progress` gets a line every few seconds. Raises DockerError
+    and OSError.
     """
-    done = subprocess.run(
-        [*command, "image", "inspect", name], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    if done.returncode == 0:
-        return _image.identity(json.loads(done.stdout)[0])
-    if "no such image" in done.stderr.lower():
-        return ""
-    said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    raise DockerError(f"`{' '.join(command)}` cannot be asked for the image {name}: {said}")
-
-
-def send(source: Sequence[str], target: Sequence[str], name: str, total: int, progress: str) -> dict[str, Any]:
-    """Stream the image out of one Docker into another; return `bytes`, `seconds` and `mib_per_s`.
-
-    `source` and `target` are commands that talk to the two. The file `progress` gets a line every few seconds; `total`
-    is the size that Docker tells, in bytes. Raises DockerError.
-    """
-    begun = told = time.monotonic()
-    sent = 0
-    saver = subprocess.Popen(
-        [*source, "save", name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    loader = subprocess.Popen(
-        [*target, "load", "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    assert saver.stdout is not None
-    assert loader.stdin is not None
-    with open(progress, "w", encoding="utf-8") as file:
+    layers = [str(layer) for layer in own["RootFS"].get("Layers") or []]
+    by_layer = _distinct(layers) and not any(one.containerd() for one in (Remote(source), remote))
+    there = _image_layers.common(layers, remote.layers()) if by_layer else 0
+    place, total = os.path.dirname(progress), int(own.get("Size") or 0)
+    with contextlib.ExitStack() as held:
+        file = held.enter_context(open(progress, "w", encoding="utf-8"))
+        kept = held.enter_context(tempfile.TemporaryFile(dir=place))
+        command = [*source, "save", name]
+        pipe = subprocess.PIPE
+        saver = held.enter_context(
+            subprocess.Popen(command, bufsize=0, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+        )
+        assert saver.stdout is not None
+        assert saver.stderr is not None
+        told = _Progress(file, name, total)
         try:
-            while chunk := saver.stdout.read(_CHUNK):
-                loader.stdin.write(chunk)
-                sent += len(chunk)
-                now = time.monotonic()
-                if now - told >= _TELL_S:
-                    told = now
-                    file.write(_line(name, sent, total, now - begun))
-                    file.flush()
-            loader.stdin.close()
-        except BrokenPipeError:
-            # The loader has ended, and says why.
+            if by_layer:
+                platform = {"architecture": str(own["Architecture"]), "os": str(own["Os"])}
+                given = (remote.command, name, layers, platform, there, total, told.add, kept)
+                _image_layers.Sender(*given).send(saver.stdout)
+            else:
+                _whole(saver.stdout, remote.command, told)
+            if saver.wait():
+                raise SavedError("it ended too early")
+        except SavedError as error:
+            # Who cut it short knows why.
+            saved = saver.stderr.read().decode(errors="replace").strip()
+            raise DockerError(f"the image {name} could not be read: {saved or error}") from error
+        finally:
             saver.kill()
-        loader.stdin = None
-        _, refused = loader.communicate()
-        saver.stdout.close()
-        saved = saver.wait()
-        seconds = time.monotonic() - begun
-        file.write(_line(name, sent, total, seconds))
-    if loader.returncode != 0:
-        raise DockerError(f"the other Docker did not take the image: {refused.decode(errors='replace').strip()}")
-    if saved != 0:
-        said = saver.stderr.read().decode(errors="replace").strip() if saver.stderr else ""
-        raise DockerError(f"the image {name} could not be read: {said}")
-    return {"bytes": sent, "seconds": round(seconds, 1), "mib_per_s": round(sent / (1 << 20) / max(seconds, 1e-3), 1)}
+        return told.result()
 
 
-def _line(name: str, sent: int, total: int, seconds: float) -> str:
-    rate = sent / (1 << 20) / max(seconds, 1e-3)
-    return f"{name}: {sent / (1 << 20):.0f} MiB of about {total / (1 << 20):.0f} in {seconds:.0f} s, {rate:.0f} MiB/s\n"
+def _distinct(layers: Sequence[str]) -> bool:
+    """Say whether an image has no layer twice but the empty one: of a large one only one archive has the bytes."""
+    some = [layer for layer in layers if layer != _image_layers.EMPTY]
+    return len(set(some)) == len(some)
+
+
+def _whole(saved: IO[bytes], target: Sequence[str], told: _Progress) -> None:
+    loading = _image_layers.Loading(target)
+    try:
+        while count := loading.take(saved.fileno(), CHUNK):
+            told.add(count)
+        loading.close()
+        loading.finished(wait=True)
+    finally:
+        loading.drop()

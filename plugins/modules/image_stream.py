@@ -12,6 +12,10 @@ description:
   - Streams an image out of this host's Docker into another host's, over a command such as ssh, and checks that the same
     content arrived. Nothing passes through the controller.
   - An image that is there with the same content is not sent again, whatever its id.
+  - Where both have Docker's classic image store, only the layers that the other one lacks are sent, and a run that was
+    cut goes on from the layers that had arrived, which images with the label C(sparkpair.arriving) hold until then.
+    Containerd's store takes only whole images. Docker before version 25 does not say which layer a file is until it has
+    named those below, so that some of those that are there may be sent with the missing ones.
 options:
   name:
     description: Name of the image, the same on both.
@@ -74,7 +78,7 @@ sent:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.sparkpair.serving.plugins.module_utils import _image, _image_stream
+from ansible_collections.sparkpair.serving.plugins.module_utils import _image, _image_layers, _image_stream
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
 
 
@@ -92,25 +96,26 @@ def main() -> None:
     )
     params = module.params
     docker = Docker(params["docker_host"])
-    target = [*params["to"], "docker", "-H", params["to_docker_host"]]
+    remote = _image_stream.Remote([*params["to"], "docker", "-H", params["to_docker_host"]])
     try:
         found = docker.inspect(params["name"], kind="image")
         if found is None:
             raise DockerError(f"this host has no image {params['name']} to send")
-        own = _image.described(found)
-        if _image_stream.remote_identity(target, params["name"]) == own["identity"]:
-            module.exit_json(changed=False, identity=own["identity"], sent={})
+        wanted = _image.identity(found)
+        if remote.identity(params["name"]) == wanted:
+            module.exit_json(changed=False, identity=wanted, sent={})
         if module.check_mode:
-            module.exit_json(changed=True, identity=own["identity"], sent={})
+            module.exit_json(changed=True, identity=wanted, sent={})
         os.makedirs(os.path.dirname(params["progress"]), exist_ok=True)
-        sent = _image_stream.send(docker.command(), target, params["name"], own["size_bytes"], params["progress"])
-        arrived = _image_stream.remote_identity(target, params["name"])
-        if arrived != own["identity"]:
+        sent = _image_stream.send(docker.command(), remote, params["name"], found, params["progress"])
+        arrived = remote.identity(params["name"])
+        if arrived != wanted:
             raise DockerError(
                 f"the image {params['name']} was sent and is another one there ({arrived[:12] or 'absent'} instead of "
-                f"{own['identity'][:12]}); run again, and look at the other host's disk if it stays so"
+                f"{wanted[:12]}); run again, and look at the other host's disk if it stays so"
             )
-        module.exit_json(changed=True, identity=own["identity"], sent=sent)
+        remote.clear(_image_layers.ARRIVING)
+        module.exit_json(changed=True, identity=wanted, sent=sent)
     except DockerError as error:
         module.fail_json(msg=f"{error}.")
     except OSError as error:
