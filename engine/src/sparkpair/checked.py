@@ -60,7 +60,9 @@ def _open_drafter(settings: ServeSettings, config: TextConfig, checkpoint: Check
 
 
 def check_served(settings: ServeSettings) -> None:
-    """The same, and on rank 0 the text files and the keys too. Raises UserError."""
+    """The same, the rails, and on rank 0 the text files and the keys too. Raises UserError."""
+    if settings.roce is not None:
+        settings.roce.check_here()
     checked = check_model(settings)
     if settings.rank == 0:
         CheckpointText.load(settings.model)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from sparkpair import __version__
 from sparkpair.api.arguments import add_arguments, http_settings
 from sparkpair.bench import command as bench
+from sparkpair.comm import roce_settings
 from sparkpair.errors import UserError
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def _serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="a step that takes longer prints every thread's stack on every rank; 0: never (default %(default)g)",
     )
     parser.add_argument("--stuck-exit", action="store_true", help="all ranks end then, with code 4")
+    roce_settings.add_arguments(parser)
     parser.add_argument("--check-args", action="store_true", help="check the arguments and the checkpoint, then exit")
     add_arguments(parser)
 
@@ -175,6 +177,7 @@ def serve_settings(options: argparse.Namespace) -> ServeSettings:
         peer_timeout=options.peer_timeout,
         stuck_after=options.stuck_after,
         stuck_exit=options.stuck_exit,
+        roce=roce_settings.roce_settings(options),
         http=http_settings(options),
     )
     settings.check()

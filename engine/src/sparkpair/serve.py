@@ -33,6 +33,8 @@ from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.control import FollowerLink, Leader, Offer, listen
 from sparkpair.comm.group import Group, SoloGroup, TensorGroup, host_store, reach_store
 from sparkpair.comm.lockstep import StepRunner
+from sparkpair.comm.roce import OneShotGather
+from sparkpair.comm.roce_group import open_group, open_rails
 from sparkpair.comm.stuck import REPORT_S, StepWatch
 from sparkpair.drafting.orders import DraftOrders
 from sparkpair.drafting.policy import CopyDrafting
@@ -135,6 +137,7 @@ def facts_to_compare(settings: ServeSettings, loadable: Loadable) -> dict[str, s
         "--parallel": str(settings.parallel),
         "--dtype": settings.dtype,
         "--kv": settings.kv,
+        "--comm": settings.roce.describe() if settings.roce else "torch",
         "--dense": settings.forms.dense,
         "--experts": settings.forms.experts,
     }
@@ -194,13 +197,16 @@ def serve(settings: ServeSettings) -> int:
     torch.set_num_threads(settings.threads)
     started = time.monotonic()
     say(f"sparkpair {__version__}, rank {settings.rank} of {settings.tp}, model {settings.model}")
+    rails = open_rails(settings.roce, settings.rank, settings.tp)
     loadable = prepare(settings)
     if settings.rank == 0:
-        return _lead(settings, loadable, signals, started)
-    return _follow(settings, loadable, signals, started)
+        return _lead(settings, loadable, rails, signals, started)
+    return _follow(settings, loadable, rails, signals, started)
 
 
-def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started: float) -> int:
+def _lead(
+    settings: ServeSettings, loadable: Loadable, rails: OneShotGather | None, signals: Signals, started: float
+) -> int:
     # What only serving needs is tried before the long work. The port is taken and given back, so that clients that come
     # before this rank can answer are refused and not left waiting.
     options = api_options(settings, vision=loadable.tower is not None)
@@ -214,7 +220,7 @@ def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started
     group: Group = SoloGroup()
     offer = loadable.offer()
     if settings.tp > 1:
-        leader, group, offer = _gather(settings, loadable)
+        leader, group, offer = _gather(settings, loadable, rails)
     check = leader.check if leader else lambda: None
     runner, encoder = load(loadable, settings, group, offer["pool_tokens"], check)
     say(f"rank 0 ready in {time.monotonic() - started:.1f} s")
@@ -228,7 +234,9 @@ def _lead(settings: ServeSettings, loadable: Loadable, signals: Signals, started
         raise
 
 
-def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, TensorGroup, Offer]:
+def _gather(
+    settings: ServeSettings, loadable: Loadable, rails: OneShotGather | None
+) -> tuple[Leader, TensorGroup, Offer]:
     """Wait for the other ranks and open the tensor group with them."""
     leader = Leader(settings.master, settings.master_port, settings.tp)
     say(f"waiting for {settings.tp - 1} other rank(s) at {settings.master}:{settings.master_port}")
@@ -239,16 +247,12 @@ def _gather(settings: ServeSettings, loadable: Loadable) -> tuple[Leader, Tensor
     leader.broadcast({"welcome": {**offer, "store_port": port}})
     store = host_store(meeting, settings.tp)
     try:
-        group = TensorGroup(
-            store,
-            0,
-            settings.tp,
-            address=leader.address,
-            timeout_s=settings.peer_timeout,
-            device=torch.device(settings.device),
-        )
+        group = open_group(settings, rails, leader.lost_event.wait, store, leader.address)
     except RuntimeError:
         raise leader.verdict() from None
+    except UserError as error:
+        leader.close({"failed": str(error)})
+        raise
     return leader, group, offer
 
 
@@ -350,7 +354,9 @@ def _watch_peers(leader: Leader, engine: LeaderEngine) -> None:
     engine.fail(leader.verdict())
 
 
-def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, started: float) -> int:
+def _follow(
+    settings: ServeSettings, loadable: Loadable, rails: OneShotGather | None, signals: Signals, started: float
+) -> int:
     link = FollowerLink(settings.rank, settings.master, settings.master_port, settings.join_timeout)
 
     def leave() -> None:
@@ -361,14 +367,7 @@ def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, start
     try:
         welcome = link.join(facts_to_compare(settings, loadable), loadable.offer(), settings.join_timeout)["welcome"]
         store = reach_store(settings.master, int(welcome["store_port"]), settings.tp)
-        group = TensorGroup(
-            store,
-            settings.rank,
-            settings.tp,
-            address=link.local_address,
-            timeout_s=settings.peer_timeout,
-            device=torch.device(settings.device),
-        )
+        group = open_group(settings, rails, link.gone, store, link.local_address)
         runner, _ = load(loadable, settings, group, int(welcome["pool_tokens"]), lambda: None)
         seconds = time.monotonic() - started
         say(f"rank {settings.rank} ready in {seconds:.1f} s")
@@ -388,7 +387,8 @@ def _follow(settings: ServeSettings, loadable: Loadable, signals: Signals, start
         follow(runner, link.receive)
     except RuntimeError:
         raise link.verdict() from None
-    except UserError:
+    except UserError as error:
+        link.leave(str(error))
         raise
     except Exception as error:
         link.leave(f"it failed: {error}")

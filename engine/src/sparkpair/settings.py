@@ -10,6 +10,7 @@ import re
 from sparkpair.api.arguments import HttpSettings
 from sparkpair.cache.forms import RowForm
 from sparkpair.checkpoint.forms import WeightForms
+from sparkpair.comm.roce_settings import RoceSettings
 from sparkpair.drafting.orders import DraftPolicy, parse_policy
 from sparkpair.errors import UserError
 
@@ -57,6 +58,7 @@ class ServeSettings:
     peer_timeout: float
     stuck_after: float
     stuck_exit: bool
+    roce: RoceSettings | None
     http: HttpSettings
 
     def check(self) -> None:
@@ -100,6 +102,8 @@ class ServeSettings:
                 f"--stuck-after {self.stuck_after:g}: less than --peer-timeout, which is {self.peer_timeout:g}, or the "
                 "ranks have ended before they say where they are stuck"
             )
+        if self.roce is not None:
+            self.roce.check(self.tp, self.stuck_after)
         if not 0 <= self.cache_gib <= MAX_CACHE_GIB:
             raise UserError(f"--cache-gib {self.cache_gib:g}: between 0 and {MAX_CACHE_GIB}")
         if self.memory_reserve_gib is not None and self.memory_reserve_gib < 0:

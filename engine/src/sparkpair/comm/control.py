@@ -286,6 +286,10 @@ class FollowerLink:
         self._wire.close()
         return PeerLost(reason)
 
+    def gone(self, seconds: float) -> bool:
+        """Wait so long for rank 0 to close the connection; whether it has."""
+        return self._wire.gone(seconds)
+
     def verdict(self) -> PeerLost:
         """Why a tensor exchange failed, in rank 0's words where it has any."""
         self._wire.timeout(VERDICT_S)

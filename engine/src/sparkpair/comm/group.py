@@ -40,6 +40,9 @@ class Group(Protocol):
     def gather_numbers(self, numbers: list[int]) -> list[list[int]]:
         """Every rank's list of 64-bit numbers (all of one length), in rank order."""
 
+    def settle(self) -> None:
+        """Every rank has executed a step: what is loaded and compiled once is behind them."""
+
 
 class SoloGroup:
     """A world of one rank."""
@@ -59,6 +62,9 @@ class SoloGroup:
     def gather_numbers(self, numbers: list[int]) -> list[list[int]]:
         """One list: ours."""
         return [numbers]
+
+    def settle(self) -> None:
+        """Nothing changes."""
 
 
 def host_store(meeting: socket.socket, world: int) -> Any:
@@ -126,3 +132,6 @@ class TensorGroup:
     def gather_numbers(self, numbers: list[int]) -> list[list[int]]:
         """See Group."""
         return [part.tolist() for part in self._gather(torch.tensor(numbers, dtype=torch.int64, device=self._device))]
+
+    def settle(self) -> None:
+        """Nothing changes."""

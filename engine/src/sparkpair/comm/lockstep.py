@@ -291,6 +291,7 @@ class StepRunner:
             if their_result != reports[0][2]:
                 raise PeerLost(f"rank {rank} computed other logits than rank 0 in step {number}: its results differ")
         self.ranks = tuple(RankStep(rank, report[0]) for rank, report in enumerate(reports))
+        self._model.group.settle()
 
 
 def solo_checksum(step: Step) -> int:

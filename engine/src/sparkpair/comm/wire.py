@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 import zlib
@@ -48,6 +49,12 @@ class Wire:
     def timeout(self, seconds: float | None) -> None:
         """Limit (or not) how long a receive may take."""
         self._socket.settimeout(seconds)
+
+    def gone(self, seconds: float) -> bool:
+        """Wait so long for the peer to close; whether it has. Leaves what it sent before to be received."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLRDHUP)
+        return bool(poller.poll(seconds * 1000))
 
     def send(self, message: Message) -> int:
         """Send a message and return its checksum. Raises OSError when the peer is gone."""
