@@ -94,6 +94,7 @@ def _document(
             served_name=facts.settings["served_name"],
             threads=_plan.threads(facts.settings, plan, facts.probe["cpus"]),
             api_key_file=keys,
+            node=link["nodes"][host],
         ),
         "env": engine.environment(facts.settings),
         "checkpoint": {"digest": facts.checkpoint["digest"] or UNWRITTEN},

@@ -6,8 +6,8 @@ same ones.
 
 - `OWNED_ARGUMENTS`: arguments that the plan writes, each with the setting to use instead (empty: the plan
   alone decides); `OWNED_ENVIRONMENT`: the same for environment variables.
-- `USES_RDMA`, `USES_GPU`: whether the ranks can talk by RDMA, and need a GPU. `FREE_MEMORY_GIB`: what should be free
-  on a host before a start, 0 where the engine says so itself.
+- `USES_GPU`: whether the ranks need a GPU. `FREE_MEMORY_GIB`: what should be free on a host before a start, 0 where the
+  engine says so itself. `uses_rdma(settings)`: whether the ranks talk by RDMA.
 - `fill_defaults(settings, world_size)`: the settings with every default derived, and why each is what it is.
 - `understands(setting, settings)`: whether it knows a setting at all. `check(settings, given, world_size)` and
   `differing(settings_of_hosts)`: its own rules, as pairs of setting and problem. `notes(settings, given)`: what has
@@ -35,7 +35,6 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._plan import ser
 
 ready_path = "/v1/models"
 health_path = "/health"
-USES_RDMA = False
 USES_GPU = False
 FREE_MEMORY_GIB = 0
 read_log = parse_anchors
@@ -70,6 +69,10 @@ OWNED_ARGUMENTS = {
     "--peer-timeout": "sparkpair_peer_timeout",
     "--stuck-after": "sparkpair_watchdog_s",
     "--stuck-exit": "sparkpair_watchdog_exit",
+    "--comm": "sparkpair_comm",
+    "--roce-rails": "sparkpair_rails",
+    "--roce-max-kb": "sparkpair_roce_max_kb",
+    "--roce-wait": "sparkpair_roce_wait_s",
     "--check-args": "",
     "--vision": "sparkpair_vision",
     "--no-vision": "sparkpair_vision",
@@ -90,6 +93,8 @@ _DEFAULTS: dict[str, Any] = {
     "parallel": 4,
     "thinking": True,
     "memory_reserve_gib": 14.5,
+    "comm": "nccl",
+    "roce_wait_s": 300,
     "stop_timeout": 30,
 }
 
@@ -107,6 +112,11 @@ def fill_defaults(settings: Mapping[str, Any], world_size: int) -> tuple[dict[st
     return filled, reasons
 
 
+def uses_rdma(settings: Mapping[str, Any]) -> bool:
+    """Say whether the ranks talk by RDMA: where the small gathers are to, and not otherwise."""
+    return bool(settings["comm"] == "roce")
+
+
 def understands(setting: str, settings: Mapping[str, Any]) -> bool:
     """Say whether the engine knows a setting that is declared for it: there is one version of it only."""
     return True
@@ -122,6 +132,8 @@ def check(settings: Mapping[str, Any], given: Collection[str], world_size: int) 
     watchdog, peer = settings["watchdog_s"], settings["peer_timeout"]
     if watchdog is not None and watchdog >= peer:
         problems.append(("watchdog_s", f"{watchdog} is not less than the peer timeout, which is {peer}"))
+    if settings["comm"] == "roce":
+        problems += _roce_problems(settings, world_size)
     if settings["vision_urls"] and not settings["vision"]:
         problems.append(("vision_urls", "pictures by URL need sparkpair_vision, which is off"))
     for name, (least, most) in _PICTURES.items():
@@ -132,6 +144,19 @@ def check(settings: Mapping[str, Any], given: Collection[str], world_size: int) 
     return problems
 
 
+def _roce_problems(settings: Mapping[str, Any], world_size: int) -> list[tuple[str, str]]:
+    problems = []
+    if settings["link"] in ("tcp", "loopback"):
+        problems.append(("comm", f"roce needs RDMA, and sparkpair_link is {settings['link']}; use nccl"))
+    if world_size > 2:
+        # Each host's rails are those toward any other host, and the engine pairs them by position.
+        problems.append(("comm", f"roce is for two hosts with this engine, and there are {world_size}; use nccl"))
+    watchdog, wait = settings["watchdog_s"], settings["roce_wait_s"]
+    if watchdog is not None and wait is not None and watchdog >= wait:
+        problems.append(("roce_wait_s", f"{wait} is not more than the {watchdog} of sparkpair_watchdog_s"))
+    return problems
+
+
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return which settings hosts must not set differently: none beyond those that say so themselves."""
     return []
@@ -139,13 +164,12 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 def notes(settings: Mapping[str, Any], given: Collection[str]) -> list[str]:
     """Return which of the given settings have no effect beside the others."""
-    if settings["runtime"] == "container":
-        return []
-    return [
-        f"sparkpair_{name} is set and has no effect, because sparkpair_runtime is process"
-        for name in ("image", "container_name", "docker_host")
-        if name in given
-    ]
+    idle: list[tuple[str, str]] = []
+    if settings["runtime"] != "container":
+        idle += [(name, "sparkpair_runtime is process") for name in ("image", "container_name", "docker_host")]
+    if not uses_rdma(settings):
+        idle += [(name, "sparkpair_comm is not roce") for name in ("roce_max_kb", "roce_wait_s")]
+    return [f"sparkpair_{name} is set and has no effect, because {why}" for name, why in idle if name in given]
 
 
 def base_url(host: str, port: int) -> str:
@@ -176,12 +200,13 @@ def serve_argv(
     served_name: str,
     threads: int,
     api_key_file: str,
+    node: Mapping[str, Any],
 ) -> list[str]:
     """Return the command of one rank.
 
     `settings` are the host's effective settings; `model` is the checkpoint directory on that host,
     `rendezvous` the head's address on the link, `ports` has `port` and `master_port`, `api_key_file` is an absolute
-    path or empty. Only rank 0 has an HTTP listener.
+    path or empty. `node` is the host's end of the link: its `devices` are its rails. Only rank 0 has an HTTP listener.
     """
     argv = [*settings["engine_command"], "serve", model]
     argv += ["--tp", str(world_size), "--rank", str(rank)]
@@ -197,7 +222,22 @@ def serve_argv(
     argv += ["--join-timeout", str(settings["join_timeout"]), "--peer-timeout", str(settings["peer_timeout"])]
     argv += ["--stuck-after", str(settings["watchdog_s"])]
     argv += ["--stuck-exit"] if settings["watchdog_exit"] else []
+    argv += _roce_argv(settings, node) if uses_rdma(settings) else []
     return argv + list(settings["extra_args"])
+
+
+def _roce_argv(settings: Mapping[str, Any], node: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of small gathers over RDMA. Where the link has no rails the engine says so and refuses."""
+    argv = [
+        "--comm",
+        "roce",
+        "--roce-max-kb",
+        str(settings["roce_max_kb"]),
+        "--roce-wait",
+        str(settings["roce_wait_s"]),
+    ]
+    rails = ",".join(f"{device}:{node['gid_index']}" for device in node.get("devices", ()))
+    return argv + (["--roce-rails", rails] if rails else [])
 
 
 def _pictures_argv(settings: Mapping[str, Any]) -> list[str]:
@@ -220,19 +260,21 @@ def container(
     """Return what a rank's document has beyond that of a process when the rank is a container.
 
     It runs as the account that owns the host's files, with the checkpoint and the keys readable and a directory of its
-    own for what it compiles. `gpus` says whether the host's Docker can hand out GPUs.
+    own for what it compiles. Memory that RDMA devices write to has to be locked. `gpus` says whether the host's Docker
+    can hand out GPUs.
     """
     cache = posixpath.join(state_dir, "cache")
+    rdma = uses_rdma(settings)
     mounts = [_bind(model, "ro"), _bind(cache, "rw"), *([_bind(api_key_file, "ro")] if api_key_file else [])]
     return {
         "image": settings["image"],
         "user": f"{ids['uid']}:{ids['gid']}",
         "mounts": mounts,
-        "devices": [],
+        "devices": ["/dev/infiniband"] if rdma else [],
         "gpus": "all" if gpus else "",
-        "capabilities": [],
+        "capabilities": ["IPC_LOCK"] if rdma else [],
         "privileged": False,
-        "ulimits": {},
+        "ulimits": {"memlock": -1} if rdma else {},
         "shm_size": "16g",
         "network": "host",
         "ipc": "host",

@@ -23,7 +23,6 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
 
 ready_path = "/v1/models"
 health_path = "/health"
-USES_RDMA = True
 USES_GPU = True
 # Below this a start may fail or leave no room for the published window.
 FREE_MEMORY_GIB = 110
@@ -79,6 +78,11 @@ read_log = _tensorfold_log.read
 check = _tensorfold_rules.check
 differing = _tensorfold_rules.differing
 notes = _tensorfold_rules.notes
+
+
+def uses_rdma(settings: Mapping[str, Any]) -> bool:
+    """Say whether the ranks talk by RDMA: NCCL does wherever there is any."""
+    return True
 
 
 def base_url(host: str, port: int) -> str:

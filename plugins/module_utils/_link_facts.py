@@ -51,7 +51,7 @@ def read(variables: Mapping[str, Any], registered: str) -> LinkFacts:
     return LinkFacts(
         plan=plan,
         mode=_link.mode(plan, settings["link"]),
-        uses_rdma=ADAPTERS[plan["engine"]].USES_RDMA,
+        uses_rdma=ADAPTERS[plan["engine"]].uses_rdma(settings),
         api_host=settings["host"],
         one_rail=settings["rails"] == 1,
         # An address that is the one Ansible uses may be of the fabric or of the LAN.

@@ -48,7 +48,7 @@ def needs_of(plan: Mapping[str, Any], settings: Mapping[str, Any], probe: Mappin
     engine = ADAPTERS[plan["engine"]]
     return Needs(
         gpu=engine.USES_GPU,
-        rdma=engine.USES_RDMA and settings["link"] not in ("tcp", "loopback") and not plan["one_machine"],
+        rdma=engine.uses_rdma(settings) and settings["link"] not in ("tcp", "loopback") and not plan["one_machine"],
         memory_bytes=int(engine.FREE_MEMORY_GIB * GIB),
         image_bytes=0 if _has_image(plan, probe) else settings["image_free_gb"] * GB,
         own=(settings["container_name"],),

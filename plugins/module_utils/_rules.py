@@ -179,8 +179,9 @@ def _link(hosts: Sequence[str], settings: Mapping[str, Mapping[str, Any]], given
     if common["link"] == "loopback" and not all(is_loopback(settings[host]["fabric_address"]) for host in hosts):
         problem = "loopback needs all ranks on one machine, with loopback addresses in sparkpair_fabric_address"
         return [_mistake(hosts, given, "link", problem)]
-    if common["link"] == "roce" and not ADAPTERS[common["engine"]].USES_RDMA:
-        problem = f"the engine {common['engine']} does not talk by RDMA; auto or tcp is what it can use"
+    if common["link"] == "roce" and not ADAPTERS[common["engine"]].uses_rdma(common):
+        remedy = "set that, or auto or tcp here"
+        problem = f"the engine {common['engine']} talks by RDMA only with sparkpair_comm roce; {remedy}"
         return [_mistake(hosts, given, "link", problem)]
     return []
 

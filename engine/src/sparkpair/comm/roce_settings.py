@@ -10,7 +10,7 @@ from sparkpair.comm.rails import FLAG, RailName, look_at_rails, parse_rails
 from sparkpair.errors import UserError
 
 # Twice this, for every rank, is locked memory.
-MAX_KB = 16384
+MAX_KB = 65536
 MAX_WAIT_S = 3600
 
 

@@ -109,6 +109,7 @@ OTHER_VALUES: dict[str, Any] = {
     "request_video_tokens": 5000,
     "video_frames": 8,
     "max_videos": 1,
+    "comm": "roce",
     "extra_args": ["--x"],
     "extra_env": {"A": "b"},
 }
@@ -134,6 +135,8 @@ REACHES = {
     "plan_json": "plugins/action/plan_document.py",
     "link": "roles/roce_link/tasks/main.yml",
     "rails": "plugins/module_utils/_link_facts.py",
+    "roce_max_kb": "plugins/module_utils/_engine_sparkpair.py",
+    "roce_wait_s": "plugins/module_utils/_engine_sparkpair.py",
     "manage_link": "roles/roce_link/tasks/main.yml",
     "link_networks": "roles/roce_link/tasks/managed.yml",
     "link_mtu": "roles/roce_link/tasks/managed.yml",
@@ -180,6 +183,42 @@ def test_a_rank_of_this_engine_may_be_a_container_of_the_account_that_owns_the_f
     # The image's content decides, not its name.
     assert worker["engine"] == {"version": "engine:1", "code_digest": "c0ffee"}
     assert (worker["restart_policy"], worker["init"]) == ("no", False)
+
+
+ROCE_NODES = {
+    "a": {"address": "192.168.100.10", "devices": ["rocep1s0f0", "roceP2p1s0f0"], "gid_index": 3},
+    "b": {"address": "192.168.100.11", "devices": ["rocep1s0f1", "roceP2p1s0f1"], "gid_index": 1},
+}
+
+
+def roce_documents(**settings: Any) -> list[dict[str, Any]]:
+    """The documents of two ranks on a link of two rails."""
+    given = effective("a", "b", **settings)
+    plan = plan_of(given)
+    known = {host: _contract.Host(options, PROBE, CHECKPOINT, image="c0ffee") for host, options in given.items()}
+    link = {"rendezvous": "192.168.100.10", "nodes": ROCE_NODES}
+    return list(_contract.documents(plan, known, link, PORTS).values())
+
+
+def test_ranks_that_gather_by_rdma_get_their_own_rails_as_they_were_detected() -> None:
+    head, worker = roce_documents(comm="roce", roce_max_kb=256, roce_wait_s=90)
+    assert value_of(head["argv"], "--comm") == "roce"
+    assert value_of(head["argv"], "--roce-rails") == "rocep1s0f0:3,roceP2p1s0f0:3"
+    assert value_of(worker["argv"], "--roce-rails") == "rocep1s0f1:1,roceP2p1s0f1:1"
+    assert (value_of(worker["argv"], "--roce-max-kb"), value_of(worker["argv"], "--roce-wait")) == ("256", "90")
+    assert not [word for word in roce_documents()[0]["argv"] if "roce" in word]
+
+
+def test_a_container_gets_rdma_devices_and_locked_memory_only_where_gathers_need_them() -> None:
+    container = {"runtime": "container", "image": "engine:1"}
+    head = roce_documents(comm="roce", **container)[0]
+    assert (head["devices"], head["capabilities"], head["ulimits"]) == (
+        ["/dev/infiniband"],
+        ["IPC_LOCK"],
+        {"memlock": -1},
+    )
+    plain = roce_documents(**container)[0]
+    assert (plain["devices"], plain["capabilities"], plain["ulimits"]) == ([], [], {})
 
 
 def running(document: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -128,6 +128,18 @@ def test_a_link_that_the_hosts_or_the_engine_cannot_have_is_refused(link: str) -
     assert broken(link=link) == [("sparkpair_link", "at vars.yml (link)")]
 
 
+def test_gathers_by_rdma_make_a_roce_link_possible_and_need_one() -> None:
+    assert broken(link="roce", comm="roce") == []
+    assert broken(link="tcp", comm="roce") == [("sparkpair_comm", "at vars.yml (comm)")]
+
+
+def test_gathers_by_rdma_are_refused_for_three_hosts_and_for_a_limit_below_the_watchdogs() -> None:
+    assert broken(hosts=("a", "b", "c"), comm="roce") == [("sparkpair_comm", "at vars.yml (comm)")]
+    assert broken(comm="roce", roce_wait_s=60, watchdog_s=60) == [
+        ("sparkpair_roce_wait_s", "at vars.yml (roce_wait_s)")
+    ]
+
+
 def test_two_ranks_of_one_machine_need_a_state_directory_each() -> None:
     assert broken(fabric_address="127.0.0.1", state_dir="/srv/x") == [
         ("sparkpair_state_dir", "at vars.yml (state_dir)")
