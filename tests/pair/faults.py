@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes wrong with a pair, as verbs. Each does it for real, to a machine that runs, and returns when it is done.
 
-`reboot`, `power_cut` and `power_on` are the machine's own (`machines.Machine`); so is `plug`, which `unplug` undoes with.
+`reboot`, `power_cut` and `power_on` are methods of the machine itself.
 """
 
 from __future__ import annotations
