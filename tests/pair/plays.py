@@ -12,15 +12,24 @@ from typing import Any
 from tests.integration.site import Run
 from tests.pair.paths import ROOT
 
-INVENTORY = ROOT / "inventories" / "pair"
 # A start on emulated processors takes minutes.
 _LIMIT_S = 1200
 
 
-def run(playbook: str, *arguments: str, **settings: Any) -> Run:
-    """Run a playbook with settings that win over the inventory's."""
+def run(playbook: str, *arguments: str, inventory: str = "pair", **settings: Any) -> Run:
+    """Run a playbook with settings that win over those of one of this repository's inventories."""
     ours = json.dumps({f"sparkpair_{name}": value for name, value in settings.items()})
-    words = ["-m", "ansible", "playbook", "-i", str(INVENTORY), f"playbooks/{playbook}.yml", "-e", ours, *arguments]
+    words = [
+        "-m",
+        "ansible",
+        "playbook",
+        "-i",
+        f"inventories/{inventory}",
+        f"playbooks/{playbook}.yml",
+        "-e",
+        ours,
+        *arguments,
+    ]
     environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json", "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run(
         [sys.executable, *words],
@@ -40,9 +49,9 @@ def run(playbook: str, *arguments: str, **settings: Any) -> Run:
     return Run(done.returncode, output, tasks, document["stats"])
 
 
-def live(**settings: Any) -> Run:
+def live(inventory: str = "pair", **settings: Any) -> Run:
     """Run the site playbook, which must end LIVE."""
-    found = run("site", **settings)
+    found = run("site", inventory=inventory, **settings)
     assert found.returncode == 0, found.output
     assert found.told("Say how the pair serves").startswith("LIVE")
     return found

@@ -12,15 +12,7 @@ from tests.integration.site import HEAD, WORKER, Run
 from tests.pair import faults, machines, plays
 from tests.pair.machines import Machine
 
-# What is different from inventories/pair: the engine, and that there is no Hub.
-SETTINGS: dict[str, Any] = {
-    "engine": "tensorfold",
-    "runtime": "container",
-    "container_name": NAME,
-    "hub_endpoint": "http://127.0.0.1:9",
-    "context": 1048576,
-    "parallel": 4,
-}
+TENSORFOLD: dict[str, Any] = {"inventory": "pair_tensorfold"}
 SNAPSHOT = f"~/.cache/huggingface/hub/models--{MODEL[0].replace('/', '--')}/snapshots/{MODEL[1]}"
 TWIN = {HEAD: "enP2p1s0f0np0", WORKER: "enP2p1s0f1np1"}
 LINK = {HEAD: "enp1s0f0np0", WORKER: "enp1s0f1np1"}
@@ -40,7 +32,7 @@ def rails(run: Run) -> list[list[str]]:
 
 def looked(**settings: Any) -> Run:
     """What a run would do; nothing is changed."""
-    return plays.run("site", "--check", **{**SETTINGS, **settings})
+    return plays.run("site", "--check", **{**TENSORFOLD, **settings})
 
 
 def digest(machine: Machine) -> str:
@@ -54,7 +46,7 @@ def received(machine: Machine, port: str) -> int:
 
 def test_image_and_weights_go_over_the_cable_and_both_rails_are_used(pair: dict[str, Machine]) -> None:
     before = received(pair[WORKER], LINK[WORKER])
-    run = plays.live(**SETTINGS)
+    run = plays.live(**TENSORFOLD)
     assert rails(run) == [["rocep1s0f0", "roceP2p1s0f0"], ["rocep1s0f1", "roceP2p1s0f1"]]
     nodes = run.result("Decide the addresses of the pair")["link"]["nodes"]
     assert [(nodes[host]["gid_index"], nodes[host]["mtu"]) for host in (HEAD, WORKER)] == [(1, 9000), (3, 9000)]
@@ -67,14 +59,14 @@ def test_image_and_weights_go_over_the_cable_and_both_rails_are_used(pair: dict[
         seen = machine.run(f"docker exec {NAME} python3 -c 'import resource; print(resource.getrlimit(8))'").stdout
         assert seen.strip() == "(-1, -1)"
         assert "uverbs1" in machine.run(f"docker exec {NAME} ls /dev/infiniband").stdout
-    again = plays.run("site", **SETTINGS)
+    again = plays.run("site", **TENSORFOLD)
     assert (again.returncode, again.changed) == (0, 0), again.output
 
 
 def test_a_twin_that_is_unaddressed_or_has_another_mtu_or_no_cable_is_left_out_on_both(
     pair: dict[str, Machine],
 ) -> None:
-    settings = {**SETTINGS, "manage_link": False}
+    settings = {**TENSORFOLD, "manage_link": False}
     one = [["rocep1s0f0"], ["rocep1s0f1"]]
     worker, twin = pair[WORKER], TWIN[WORKER]
     worker.run(f"sudo ip link set {twin} mtu 1500")
@@ -91,10 +83,10 @@ def test_a_twin_that_is_unaddressed_or_has_another_mtu_or_no_cable_is_left_out_o
 
 def test_a_link_that_loses_everything_is_refused_and_what_serves_goes_on(pair: dict[str, Machine]) -> None:
     with faults.drop(pair[WORKER], LINK[WORKER]):
-        refused = plays.run("site", **{**SETTINGS, "manage_link": False, "max_tokens": 4096})
+        refused = plays.run("site", **{**TENSORFOLD, "manage_link": False, "max_tokens": 4096})
     assert refused.returncode != 0
     assert "a ping of 8972 bytes that may not be fragmented is lost between rocep1s0f0" in refused.failure()
-    assert plays.run("site", **SETTINGS).changed == 0
+    assert plays.run("site", **TENSORFOLD).changed == 0
 
 
 def test_a_full_disk_a_corrupt_file_and_a_dead_rank_are_told_and_the_next_run_ends_live(
@@ -104,25 +96,25 @@ def test_a_full_disk_a_corrupt_file_and_a_dead_rank_are_told_and_the_next_run_en
     wanted = digest(head)
     faults.crash(worker, NAME)
     head.run(f"docker wait {NAME}")
-    assert f"{WORKER}: rank 1 ended by signal 9" in plays.run("status", **SETTINGS).told("Say how the pair is")
+    assert f"{WORKER}: rank 1 ended by signal 9" in plays.run("status", **TENSORFOLD).told("Say how the pair is")
     faults.corrupt(worker, f"{SNAPSHOT}/model.safetensors")
     worker.run(f"rm $(readlink -f {SNAPSHOT}/config.json) {SNAPSHOT}/config.json")
     with faults.fill(worker, "/home", leave_mib=4):
-        full = plays.run("site", **SETTINGS)
+        full = plays.run("site", **TENSORFOLD)
     assert full.returncode != 0
     assert "are free on the disk of /home/spark/.cache" in full.failure()
     with faults.steal(head, 8888):
-        taken = plays.run("site", **SETTINGS)
+        taken = plays.run("site", **TENSORFOLD)
     assert taken.returncode != 0
     assert "8888" in taken.failure()
-    plays.live(**SETTINGS)
+    plays.live(**TENSORFOLD)
     assert digest(worker) == wanted
 
 
 def test_the_worker_serves_the_weights_of_the_head_over_nfs_and_a_second_run_changes_nothing(
     pair: dict[str, Machine],
 ) -> None:
-    settings = {**SETTINGS, "worker_weights": "nfs"}
+    settings = {**TENSORFOLD, "worker_weights": "nfs"}
     plays.live(**settings)
     inside = pair[WORKER].run(f"docker exec {NAME} cat /proc/mounts").stdout
     (mount,) = [line for line in inside.splitlines() if " nfs4 " in line]
