@@ -105,6 +105,10 @@ bench-image: $(VENV)/.dev ## Measure sending an image beside its slowest stage a
 bench-converge: $(VENV)/.dev ## Measure a run of site.yml that changes nothing beside a play that gathers facts (needs sshd)
 	$(BIN)/python bench/converge.py
 
+.PHONY: bench-roce
+bench-roce: $(VENV)/.dev ## Measure gathers as RDMA writes beside gloo's, between two virtual machines (needs root)
+	$(BIN)/python bench/roce_side_by_side.py
+
 .PHONY: bench-engine
 bench-engine: $(VENV)/.dev ## Compare the engine's drafts, streams, resumed prompts and slices, side by side in one run
 	$(BIN)/python bench/engine_side_by_side.py
