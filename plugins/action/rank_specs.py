@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _contract, _plan
+from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _contract, _plan, _start_document
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._spec import spec_hash
 from ansible_collections.sparkpair.serving.plugins.module_utils._tensorfold_log import amended, decision_of
@@ -51,16 +51,18 @@ class ActionModule(ActionBase):
             container = _container.for_rank(
                 started, owner, known[own].settings["docker_host"], spec_hash(spec), engine.check_argv(spec["argv"])
             )
+        places = _contract.directories(owner, entry)
         return {
             "changed": False,
             "rank": entry["rank"],
             "name": entry["name"],
-            **_contract.directories(owner, entry),
+            **places,
             "log": f"docker -H {container['docker_host']} logs {spec['name']}" if container else spec["log"],
             "container": container,
             "image_present": bool(image),
             "spec": spec,
             "spec_hash": spec_hash(spec),
+            "start": _start_document.document(entry, spec, spec_hash(spec), container, link, places),
             "check_argv": engine.check_argv(spec["argv"]),
             "checkable": _contract.checkable(plan, known[own], image, missing),
             "fulfilled": all(_contract.fulfilled(documents[host], known[host].probe) for host in known),

@@ -11,25 +11,22 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _image, _nfs
+from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _image
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
 from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import tree_rss_bytes
+from ansible_collections.sparkpair.serving.plugins.module_utils._rank_log import last_words
 
 
-def look(docker_host: str, owner: str, image: str, volume: str = "") -> dict[str, Any]:
-    """Return `ranks` (see `ranks_of`), `image` (see `_image.described`), `volume` and `error`, why Docker cannot be
-    asked.
+def look(docker_host: str, owner: str, image: str) -> dict[str, Any]:
+    """Return `ranks` (see `ranks_of`), `image` (see `_image.described`) and `error`, why Docker cannot be asked.
 
-    `owner` is the pair's state directory, `image` the name of the image that ranks run, `volume` the one over NFS, of
-    which is returned what was compared through it (see `_nfs.remembered`), None where it is not there as it was.
+    `owner` is the pair's state directory, `image` the name of the image that ranks run.
     """
     docker = Docker(docker_host)
-    nothing: dict[str, Any] = {"ranks": [], "image": _image.described(None), "volume": None}
+    nothing: dict[str, Any] = {"ranks": [], "image": _image.described(None)}
     try:
         found = _image.described(docker.inspect(image, kind="image")) if image else _image.described(None)
-        options = (docker.inspect(volume, kind="volume") or {}).get("Options") if volume else None
-        mounted = _nfs.remembered(owner, volume, options or {}) if volume else None
-        return {"ranks": ranks_of(docker, owner), "image": found, "volume": mounted, "error": ""}
+        return {"ranks": ranks_of(docker, owner), "image": found, "error": ""}
     except DockerError as error:
         return {**nothing, "error": str(error)}
 
@@ -38,7 +35,8 @@ def ranks_of(docker: Docker, owner: str) -> list[dict[str, Any]]:
     """Return the containers that are ranks of the pair, in order of their number.
 
     Each has `rank`, `container` (its name), `state` (running or ended), `words`, `spec_hash`, `pid`, `started_at`,
-    `uptime_s`, `rss_bytes`, `exit_code` and `log`, the command that shows it. Raises DockerError.
+    `uptime_s`, `rss_bytes`, `exit_code`, `log`, the command that shows it, and `last_words`, the line that says why
+    it ended. Raises DockerError.
     """
     now = datetime.datetime.now(datetime.timezone.utc)
     result = []
@@ -61,6 +59,7 @@ def ranks_of(docker: Docker, owner: str) -> list[dict[str, Any]]:
                 "rss_bytes": tree_rss_bytes(seen["pid"]) if running else None,
                 "exit_code": seen["exit_code"],
                 "log": f"docker -H {docker.host} logs {name}",
+                "last_words": "" if running else last_words(docker.log_lines(name)),
             }
         )
     return sorted(result, key=lambda entry: (entry["rank"], entry["container"]))

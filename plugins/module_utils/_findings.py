@@ -62,6 +62,7 @@ def judge(plan: Mapping[str, Any], settings: ByHost, probes: ByHost, ports: _pla
         findings += _ranks(host, probe)
         findings += _memory(host, entry, options, probe)
         findings += _since_last_start(host, probe)
+        findings += _systemd(host, options, probe)
         if entry["rank"] == 0:
             findings += _ports_taken(host, options, probe, entry["address"], ports)
             findings += _image(host, options, probe)
@@ -271,6 +272,21 @@ def _since_last_start(host: str, probe: Mapping[str, Any]) -> list[Finding]:
             found=f"since the last good start ({last['at']} UTC) the system has changed: {', '.join(changed)}",
             wanted="nothing; look here first if this start fails",
             remedy="boot the earlier kernel or go back to the earlier driver if it does",
+        )
+    ]
+
+
+def _systemd(host: str, options: Mapping[str, Any], probe: Mapping[str, Any]) -> list[Finding]:
+    if not options["autostart"] or probe["autostart"]["systemd"]:
+        return []
+    return [
+        Finding(
+            id="systemd",
+            severity=ERROR,
+            host=host,
+            found="systemd does not run here",
+            wanted="a host whose systemd starts the pair after a boot, for sparkpair_autostart",
+            remedy="set sparkpair_autostart to false",
         )
     ]
 

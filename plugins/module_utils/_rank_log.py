@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 
 # A rank says what it estimates and serves within its first lines and why it ends within its last; what it
 # writes in between can be long.
 _HEAD_BYTES = 256 * 1024
 _TAIL_BYTES = 256 * 1024
 _LINE_LENGTH = 500
+# The engines' own words, and the last line of a Python program that was not prepared for its error.
+_ERROR = re.compile(r"(?:error|fatal|[A-Za-z_.]*(?:Error|Exception)): ")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -42,6 +45,12 @@ def read_lines(log: str, offset: int) -> list[str]:
 def last_lines(log: str, offset: int, count: int) -> list[str]:
     """Return the last `count` lines of a run. Raises OSError."""
     return read_lines(log, offset)[-count:] if count > 0 else []
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Return the line that says why a run has ended: the last one that names an error, else the last one."""
+    named = [line for line in lines if _ERROR.match(line)]
+    return (named or list(lines) or ["it said nothing"])[-1]
 
 
 def lines_of(text: bytes) -> list[str]:

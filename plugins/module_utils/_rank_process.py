@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ansible_collections.sparkpair.serving.plugins.module_utils import _rank_supervisor
+from ansible_collections.sparkpair.serving.plugins.module_utils import _rank_supervisor, _saved_logs
 from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import ProcessHandle
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_state import (
     RankError,
@@ -34,6 +34,8 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._rank_state impo
 # What a rank gets of the environment of whoever starts it: the account's own. Anything else would make a rank
 # depend on the shell it was started from.
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
+# Everything of a rank that its directory holds.
+FILES = ("rank.log", "spec.json", "status.json", "supervisor.py", "lock")
 # After SIGKILL only the kernel keeps a process, and rarely for long.
 _KILL_WAIT_S = 10.0
 
@@ -205,6 +207,36 @@ def stop(state: RankState, directory: str, timeout_s: float) -> RankState:
             f"/proc/{state.rank.pid}/stack and the kernel's log; only a reboot may end it."
         )
     return ended
+
+
+def put_log_away(directory: str, state: RankState, name: str, log_dir: str, keep: int) -> list[str]:
+    """Save the log of an ended rank compressed, keep the newest `keep` of them, and remove it from its directory.
+
+    Returns the path of what was saved. Raises OSError, and then the log is where it was.
+    """
+    log = state.log or path_of(directory, "rank.log")
+    saved = []
+    if not os.path.exists(log):
+        return saved
+    if keep > 0:
+        header = (
+            f"# {name}, started {state.started_at or 'at an unknown time'}, {state.in_words()}"
+            f" at {state.ended_at or 'an unknown time'}, spec {state.spec_hash or 'unknown'}"
+        )
+        saved.append(_saved_logs.save_log(log, log_dir, name, header))
+        _saved_logs.prune(log_dir, name, keep)
+    os.unlink(log)
+    return saved
+
+
+def forget(directory: str) -> None:
+    """Remove the files of a rank that does not run, all but a log that could not be saved, and its directory."""
+    for name in FILES:
+        if name != "rank.log":
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path_of(directory, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(directory)
 
 
 def _take_lock(directory: str) -> int:

@@ -118,6 +118,10 @@ def _ports(hosts: Sequence[str], common: Mapping[str, Any], given: GivenByHost) 
     if common["port"] and common["port"] == common["master_port"]:
         problem = f"{common['port']} is sparkpair_port too; the API and the rendezvous need one each"
         return [_mistake(hosts, given, "master_port", problem)]
+    own = range(common["autostart_port"], common["autostart_port"] + len(hosts) - 1)
+    if common["autostart"] and (taken := {"port", "master_port"} & {n for n in common if common[n] in own}):
+        problem = f"sparkpair_{min(taken)} is one of {own.start} to {own.stop - 1} too; the units need their own"
+        return [_mistake(hosts, given, "autostart_port", problem)]
     return []
 
 

@@ -71,10 +71,6 @@ options:
         description: The name of the image that ranks run.
         type: str
         required: true
-      volume:
-        description: The volume by which the head's weights are read over NFS, empty without one.
-        type: str
-        default: ""
   hf_cache:
     description: The Hugging Face cache, empty for the account's own.
     type: path
@@ -203,7 +199,7 @@ probe:
       type: list
       elements: str
     container:
-      description: C(docker_host), C(image), C(volume) (what was compared in it), C(error); null without O(container).
+      description: C(docker_host), C(image) and C(error), or null without O(container).
       type: dict
     hf_cache:
       description: The Hugging Face cache, absolute.
@@ -242,6 +238,11 @@ probe:
     last_start:
       description: C(at) and C(versions) of the last start that ended well, null when none was kept.
       type: dict
+    autostart:
+      description:
+        - C(systemd), whether systemd runs here, and C(supervisor), null where none is installed, else its C(unit),
+          C(role), C(runs), C(words) and C(strikes).
+      type: dict
     endpoint:
       description: C(url), C(ready), C(health) and C(error). Empty while no rank with an API runs here.
       type: dict
@@ -256,6 +257,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.sparkpair.serving.plugins.module_utils import (
+    _autostart_files,
     _checkpoint,
     _container_host,
     _host,
@@ -268,6 +270,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
 )
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS, PROCESSES
 from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import group_rss_bytes
+from ansible_collections.sparkpair.serving.plugins.module_utils._rank_log import last_words, read_lines
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_process import base_environment
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_state import RankError, observe
 
@@ -284,10 +287,7 @@ ARGUMENTS = {
     "api_key_file": {"type": "path", "default": ""},
     "container": {
         "type": "dict",
-        "options": {
-            **{name: {"type": "str", "required": True} for name in ("docker_host", "image")},
-            "volume": {"type": "str", "default": ""},
-        },
+        "options": {"docker_host": {"type": "str", "required": True}, "image": {"type": "str", "required": True}},
     },
     "hf_cache": {"type": "path", "default": ""},
     "snapshots": {"type": "list", "elements": "dict", "default": []},
@@ -314,7 +314,8 @@ def processes_in(state_dir: str) -> list[dict[str, Any]]:
     """Return the ranks of a state directory that are processes, in order of their number.
 
     Each has `rank`, `container` (empty), `directory`, `state` (running, ended or unclear), `spec_hash`, `pid`,
-    `started_at`, `uptime_s`, `rss_bytes`, `exit_code`, `log` and `words`, a phrase for people.
+    `started_at`, `uptime_s`, `rss_bytes`, `exit_code`, `log`, `words`, a phrase for people, and `last_words`, the
+    line of its log that says why it ended.
     """
     parent = os.path.join(state_dir, "ranks")
     result = []
@@ -342,6 +343,7 @@ def processes_in(state_dir: str) -> list[dict[str, Any]]:
             rss_bytes=group_rss_bytes(seen.rank.pid) if running else None,
             exit_code=seen.exit_code,
             log=seen.log,
+            last_words="" if running else last_words(read_lines(seen.log, seen.log_offset)),
         )
         result.append(entry)
     return sorted(result, key=lambda entry: entry["rank"])
@@ -383,7 +385,7 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         "ids": {"uid": os.geteuid(), "gid": os.getegid()},
         **program(options, state_dir, inside),
         "checkpoint": checkpoint(options, state_dir),
-        "container": inside and {name: inside[name] for name in ("docker_host", "image", "volume", "error")},
+        "container": inside and {name: inside[name] for name in ("docker_host", "image", "error")},
         "hf_cache": cache,
         "snapshots": _weights_look.look(cache, state_dir, options["snapshots"], options["verify"], options["hub"]),
         "ranks": ranks,
@@ -393,6 +395,10 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         "machine": machine,
         "versions": _machine.versions(machine),
         "last_start": next(({n: one.get(n) for n in ("at", "versions")} for one in _records.starts(state_dir)), None),
+        "autostart": {
+            "systemd": os.path.isdir("/run/systemd/system"),
+            "supervisor": _autostart_files.told(state_dir),
+        },
         "endpoint": endpoint,
     }
 

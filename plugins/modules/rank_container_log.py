@@ -74,30 +74,10 @@ saved_log:
   sample: /home/spark/.local/state/sparkpair/spark-head/logs/20261129-213000-rank0.log.gz
 """
 
-import os
-import tempfile
-from typing import Any
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _saved_logs
+from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _container_log
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_state import explain
-
-
-def save(docker: Docker, found: dict[str, Any], params: dict[str, Any]) -> str:
-    """Save the container's log and return its path. Raises DockerError and OSError."""
-    seen = _container.state(found)
-    header = (
-        f"# {params['rank']}, container {params['name']}, started {seen['started_at'] or 'never'}, {seen['words']} at "
-        f"{seen['ended_at'] or 'this moment'}, image {found['Config']['Image']}, spec {seen['spec_hash'] or 'unknown'}"
-    )
-    os.makedirs(params["log_dir"], mode=0o700, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=params["log_dir"], prefix=".saving-") as unpacked:
-        path = os.path.join(unpacked, "log")
-        docker.save_log(params["name"], path)
-        saved = _saved_logs.save_log(path, params["log_dir"], params["rank"], header)
-    _saved_logs.prune(params["log_dir"], params["rank"], params["log_keep"])
-    return saved
 
 
 def main() -> None:
@@ -124,7 +104,8 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=True, saved_log="")
     try:
-        module.exit_json(changed=True, saved_log=save(docker, found, params))
+        saved = _container_log.save(docker, found, params["rank"], params["log_dir"], params["log_keep"])
+        module.exit_json(changed=True, saved_log=saved)
     except DockerError as error:
         module.warn(f"The log was not saved: {error}.")
     except OSError as error:

@@ -182,7 +182,7 @@ import re
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.sparkpair.serving.plugins.module_utils import _rank_process, _saved_logs
+from ansible_collections.sparkpair.serving.plugins.module_utils import _rank_process
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_log import last_lines
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_state import (
     RankError,
@@ -199,8 +199,6 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._spec_diff impor
     secret_names,
     secret_values,
 )
-
-_FILES = ("rank.log", "spec.json", "status.json", "supervisor.py", "lock")
 
 
 def _ensure_present(module: AnsibleModule, directory: str, spec: dict[str, Any], result: dict[str, Any]) -> None:
@@ -231,7 +229,7 @@ def _ensure_present(module: AnsibleModule, directory: str, spec: dict[str, Any],
 def _ensure_absent(module: AnsibleModule, directory: str, result: dict[str, Any]) -> None:
     """Stop the rank and remove its files, filling `result`. Raises RankError and OSError."""
     state = observe(directory)
-    found = [name for name in _FILES if os.path.lexists(path_of(directory, name))]
+    found = [name for name in _rank_process.FILES if os.path.lexists(path_of(directory, name))]
     result.update(_shown(state), spec_hash=None, log=state.log or path_of(directory, "rank.log"))
     if not found and not state.exists:
         return
@@ -241,13 +239,7 @@ def _ensure_absent(module: AnsibleModule, directory: str, result: dict[str, Any]
     if module.check_mode:
         return
     _end_and_save(module, directory, state, result)
-    for name in _FILES:
-        # A log that could not be saved stays where it is.
-        if name != "rank.log":
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path_of(directory, name))
-    with contextlib.suppress(OSError):
-        os.rmdir(directory)
+    _rank_process.forget(directory)
     result.update(running=False, pid=None)
 
 
@@ -262,14 +254,8 @@ def _end_and_save(module: AnsibleModule, directory: str, state: RankState, resul
     params = module.params
     try:
         result["last_lines"] = last_lines(log, state.log_offset, 25)
-        if params["log_keep"] > 0:
-            header = (
-                f"# {params['name']}, started {state.started_at or 'at an unknown time'}, {state.in_words()}"
-                f" at {state.ended_at or 'an unknown time'}, spec {state.spec_hash or 'unknown'}"
-            )
-            result["saved_logs"].append(_saved_logs.save_log(log, params["log_dir"], params["name"], header))
-            _saved_logs.prune(params["log_dir"], params["name"], params["log_keep"])
-        os.unlink(log)
+        log_dir, keep = params["log_dir"], params["log_keep"]
+        result["saved_logs"] += _rank_process.put_log_away(directory, state, params["name"], log_dir, keep)
     except OSError as exc:
         # Evidence that could not be saved is no reason to leave the service down.
         trouble = explain(exc, f"save the log {log}", params["log_dir"])

@@ -84,6 +84,10 @@ spec_hash:
   returned: success
   type: str
   sample: 3f0c9d4c4c9a6c2f4b8a6b1d0b5c8d3fe1b2a3c4d5e6f708192a3b4c5d6e7f80
+start:
+  description: All from which this start can be made again without a controller, for M(sparkpair.serving.start_record).
+  returned: success
+  type: dict
 check_argv:
   description: The command that has the engine's own parser check the arguments.
   returned: success

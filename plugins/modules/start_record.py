@@ -20,6 +20,16 @@ options:
     description: What to write down. C(pair) tells all ranks together apart from others.
     type: dict
     required: true
+  start:
+    description: All from which the start of this host's rank can be made again, from M(sparkpair.serving.rank_specs).
+    type: dict
+    required: true
+  started:
+    description:
+      - Whether it is this start that was made. Where the ranks ran already, what the newest record of the same pair
+        has of it stays, for a failed attempt may have taught it something.
+    type: bool
+    default: true
   docker_host:
     description: Address of the Docker daemon, for ranks in containers.
     type: str
@@ -49,6 +59,7 @@ EXAMPLES = r"""
   sparkpair.serving.start_record:
     state_dir: ~/.local/state/sparkpair/spark-head
     record: {pair: 3f0c9d4c, settings: {sparkpair_context: 524288}}
+    start: "{{ __rank_specs.start }}"
 """
 
 RETURN = r"""
@@ -83,6 +94,8 @@ def main() -> None:
         argument_spec={
             "state_dir": {"type": "path", "required": True},
             "record": {"type": "dict", "required": True},
+            "start": {"type": "dict", "required": True},
+            "started": {"type": "bool", "default": True},
             "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
             "image": {"type": "str", "default": ""},
         },
@@ -92,7 +105,10 @@ def main() -> None:
     state_dir = os.path.abspath(params["state_dir"])
     if module.check_mode:
         module.exit_json(changed=True, path="")
-    record = dict(params["record"])
+    record = {**params["record"], "start": params["start"]}
+    newest = next(iter(_records.starts(state_dir)), {})
+    if not params["started"] and newest.get("pair") == record["pair"] and newest.get("start"):
+        record["start"] = newest["start"]
     try:
         if params["image"]:
             docker = Docker(params["docker_host"])

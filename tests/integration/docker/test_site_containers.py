@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.sparkpair.serving.plugins.module_utils import _autostart_files
+from ansible_collections.sparkpair.serving.plugins.module_utils._autostart_keeper import Keeper
 
 from tests.integration.docker.daemons import BASE, Daemon
 from tests.integration.docker.sparks import IMAGE, NAME, PATCHES, Sparks, make_image
@@ -125,6 +129,62 @@ def test_a_split_connection_that_fails_is_tried_again_and_then_left_out(sparks: 
     assert "sparkpair_split: false makes that permanent" in live.output
     # A compiler that was killed leaves a lock, on which the next one would wait for ever.
     assert not (kernels / "extension" / "lock").exists()
+
+
+def test_the_recorded_start_is_made_again_without_ansible_as_the_same_containers(sparks: Sparks) -> None:
+    before = sparks.containers()
+    keepers = []
+    for host, daemon in sparks.daemons.items():
+        state_dir = str(sparks.state_dir(host))
+        os.makedirs(_autostart_files.place(state_dir))
+        config = {"state_dir": state_dir, "docker_host": daemon.socket, "stop_timeout": 5, "log_keep": 10}
+        keepers.append(Keeper(config))
+    seen = [keeper.look(watch=True) for keeper in keepers]
+    assert [(one["running"], one["own"], one["lacks"]) for one in seen] == [(True, True, [])] * 2
+    saved = [len(sparks.saved(host)) for host in sparks.daemons]
+    head, worker = keepers
+    # As after a reboot: nothing is there, and the compiler that was killed has left its lock.
+    assert [worker.stop(), head.stop()] == ["", ""]
+    assert [daemon.names() for daemon in sparks.daemons.values()] == [[], []]
+    assert [len(sparks.saved(host)) for host in sparks.daemons] == [count + 1 for count in saved]
+    kernels = sparks.home / f"{WORKER}-kernels" / PATCHES
+    (kernels / "extension" / "lock").touch()
+    assert [worker.look(watch=True)["lacks"], head.look(watch=True)["lacks"]] == [[], []]
+    pair = seen[0]["pair"]
+    assert [worker.start(pair), head.start(pair)] == ["", ""]
+    assert not (kernels / "extension" / "lock").exists()
+    after = sparks.containers()
+    for host, was in before.items():
+        now = after[host]
+        for name in ("Cmd", "Labels", "User", "Entrypoint"):
+            assert now["Config"][name] == was["Config"][name]
+        for name in ("NetworkMode", "IpcMode", "ShmSize", "Devices", "RestartPolicy"):
+            assert now["HostConfig"][name] == was["HostConfig"][name]
+        # Docker's client and the collection's module write the same capability and GPU a little differently.
+        assert now["HostConfig"]["CapAdd"] == [f"CAP_{name}" for name in was["HostConfig"]["CapAdd"]]
+        (gpus,), (gpus_before,) = now["HostConfig"]["DeviceRequests"], was["HostConfig"]["DeviceRequests"]
+        assert [gpus[name] for name in ("Count", "Capabilities")] == [gpus_before[n] for n in ("Count", "Capabilities")]
+        assert sorted(now["Config"]["Env"]) == sorted(was["Config"]["Env"])
+        assert sorted(now["HostConfig"]["Ulimits"], key=str) == sorted(was["HostConfig"]["Ulimits"], key=str)
+        shown = ("Type", "Source", "Destination", "RW")
+        assert [
+            [mount[name] for name in shown] for mount in sorted(now["Mounts"], key=lambda one: one["Destination"])
+        ] == [[mount[name] for name in shown] for mount in sorted(was["Mounts"], key=lambda one: one["Destination"])]
+        assert now["Image"] == was["Image"]
+    # What it started is what the inventory asks for; the run waits until it serves.
+    again = sparks.run("site")
+    assert (again.returncode, again.changed) == (0, 0), again.output
+    # An image that has gone is waited for, and never replaced by another one.
+    kept = head.record()
+    assert kept is not None
+    sparks.daemons[HEAD].run("image", "rm", kept["kept"])
+    worker.stop()
+    head.stop()
+    assert "is gone from Docker" in head.look(watch=True)["lacks"][0]
+    sparks.daemons[HEAD].run("tag", IMAGE, kept["kept"])
+    shutil.rmtree(_autostart_files.place(str(sparks.state_dir(HEAD))))
+    shutil.rmtree(_autostart_files.place(str(sparks.state_dir(WORKER))))
+    sparks.converge()
 
 
 def test_o05_a_pair_that_lost_a_rank_is_told_and_brought_back_whole(sparks: Sparks) -> None:

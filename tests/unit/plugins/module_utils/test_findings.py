@@ -33,6 +33,7 @@ SOUND: dict[str, Any] = {
     "ranks": [],
     "listening": [],
     "api_key_file": {"path": "/k", "problem": ""},
+    "autostart": {"systemd": True, "supervisor": None},
 }
 
 
@@ -168,3 +169,9 @@ def test_all_errors_of_all_hosts_come_in_one_text() -> None:
     lines = _findings.render(judged(change)).splitlines()
     assert lines[0] == "2 things keep the pair from starting; nothing has been stopped or changed."
     assert [line[:5] for line in lines[1:]] == ["1. a:", "2. b:"]
+
+
+def test_units_are_refused_on_a_host_without_systemd_before_anything_is_done() -> None:
+    (finding,) = judged(lambda probes: probes["b"]["autostart"].update(systemd=False), autostart=True)
+    assert (finding.id, finding.severity, finding.host) == ("systemd", _findings.ERROR, "b")
+    assert judged(lambda probes: probes["b"]["autostart"].update(systemd=False)) == []

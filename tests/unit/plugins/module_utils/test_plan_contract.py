@@ -121,6 +121,8 @@ REACHES = {
     "output_dir": "playbooks/collect.yml",
     "purge_consent": "playbooks/purge.yml",
     "docker_host": "roles/preflight/tasks/probe.yml",
+    "autostart": "roles/autostart/tasks/main.yml",
+    "autostart_port": "roles/autostart/templates/config.json.j2",
     "image": "plugins/module_utils/_image_wanted.py",
     "container_name": "plugins/module_utils/_contract.py",
     "model": "roles/preflight/tasks/probe.yml",
