@@ -72,6 +72,10 @@ test-molecule: $(VENV)/.dev ## Play the rehearsal's whole life with molecule
 
 # --- a virtual pair: see docs/virtual_pair.md -------------------------------------------------------------------------
 
+.PHONY: test-pair
+test-pair: $(VENV)/.dev ## Converge two virtual machines and let everything go wrong (needs root; some 20 minutes)
+	SPARKPAIR_PAIR_OWNER=$$$$ PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test --scenario-name pair
+
 # Three for a ring of three machines.
 MACHINES ?= 2
 
@@ -100,6 +104,10 @@ bench-image: $(VENV)/.dev ## Measure sending an image beside its slowest stage a
 .PHONY: bench-converge
 bench-converge: $(VENV)/.dev ## Measure a run of site.yml that changes nothing beside a play that gathers facts (needs sshd)
 	$(BIN)/python bench/converge.py
+
+.PHONY: bench-roce
+bench-roce: $(VENV)/.dev ## Measure gathers as RDMA writes beside gloo's, between two virtual machines (needs root)
+	$(BIN)/python bench/roce_side_by_side.py
 
 .PHONY: bench-engine
 bench-engine: $(VENV)/.dev ## Compare the engine's drafts, streams, resumed prompts and slices, side by side in one run

@@ -73,6 +73,7 @@ class ActionModule(ActionBase):
             "image": _image_wanted.bring(plan, settings, probes) if plan["runtime"] == "container" else None,
             "weights": {
                 "settled": _weights_findings.settled(plan, settings, probes),
+                "mounted_from": _weights_findings.mounted_from(probes),
                 "release": _weights_findings.release(plan, findings),
             },
             **({"warnings": warnings} if warnings else {}),

@@ -11,22 +11,26 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _image
+from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _image, _nfs
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
 from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import tree_rss_bytes
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_log import last_words
 
 
-def look(docker_host: str, owner: str, image: str) -> dict[str, Any]:
-    """Return `ranks` (see `ranks_of`), `image` (see `_image.described`) and `error`, why Docker cannot be asked.
+def look(docker_host: str, owner: str, image: str, volume: str = "") -> dict[str, Any]:
+    """Return `ranks` (see `ranks_of`), `image` (see `_image.described`), `volume` and `error`, why Docker cannot be
+    asked.
 
-    `owner` is the pair's state directory, `image` the name of the image that ranks run.
+    `owner` is the pair's state directory, `image` the name of the image that ranks run, `volume` the one over NFS, of
+    which is returned what was compared through it (see `_nfs.remembered`), None where it is not there as it was.
     """
     docker = Docker(docker_host)
-    nothing: dict[str, Any] = {"ranks": [], "image": _image.described(None)}
+    nothing: dict[str, Any] = {"ranks": [], "image": _image.described(None), "volume": None}
     try:
         found = _image.described(docker.inspect(image, kind="image")) if image else _image.described(None)
-        return {"ranks": ranks_of(docker, owner), "image": found, "error": ""}
+        options = (docker.inspect(volume, kind="volume") or {}).get("Options") if volume else None
+        mounted = _nfs.remembered(owner, volume, options or {}) if volume else None
+        return {"ranks": ranks_of(docker, owner), "image": found, "volume": mounted, "error": ""}
     except DockerError as error:
         return {**nothing, "error": str(error)}
 

@@ -24,6 +24,17 @@ _TELL_S = 5.0
 _CONTAINERD = "io.containerd.snapshotter"
 
 
+def over_link(command: Sequence[str], address: str) -> list[str]:
+    """Return an ssh command whose last word is the host, leading to it by another `address` where there is one.
+
+    The host stays who it is: its key is looked for, and its options are taken, by the name that the command has for it.
+    """
+    if not command or not address:
+        return list(command)
+    name = command[-1].rpartition("@")[2]
+    return [*command[:-1], "-o", f"HostName={address}", "-o", f"HostKeyAlias={name}", command[-1]]
+
+
 class Remote:
     """The other host's Docker, asked by a command such as ssh with docker behind it."""
 

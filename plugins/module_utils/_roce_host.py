@@ -36,7 +36,8 @@ def look(sysfs: str, names: Iterable[str]) -> dict[str, Any]:
     names of its RDMA devices. A device has `state`, `firmware` and `gids` without the all-zero ones, each with
     `index`, `gid` and `type`. `sysfs` is the directory that stands for /sys. Raises MissingTool.
     """
-    netdevs = [_netdev(entry, sysfs) for entry in _ip("addr", "show")]
+    over = _devices_over(sysfs)
+    netdevs = [_netdev(entry, sysfs, over) for entry in _ip("addr", "show")]
     devices = {device: _device(sysfs, device) for netdev in netdevs for device in netdev["devices"]}
     default = next(iter(_ip("route", "show", "default")), {})
     source = default.get("prefsrc") or next(
@@ -88,7 +89,21 @@ def _ping(wanted: Mapping[str, Any]) -> dict[str, Any]:
     return {**wanted, "answered": bool(received and int(received[1]))}
 
 
-def _netdev(entry: Mapping[str, Any], sysfs: str) -> dict[str, Any]:
+def _devices_over(sysfs: str) -> dict[str, list[str]]:
+    """Return the RDMA devices by the netdev that their port names as its own: that of its first GID.
+
+    A device of its own card is found below the card; one in software, Soft-RoCE or another, has no card.
+    """
+    found: dict[str, list[str]] = {}
+    place = os.path.join(sysfs, "class", "infiniband")
+    for device in _entries(place):
+        netdev = _read(os.path.join(place, device, "ports", _PORT, "gid_attrs", "ndevs", "0"))
+        if netdev:
+            found.setdefault(netdev, []).append(device)
+    return found
+
+
+def _netdev(entry: Mapping[str, Any], sysfs: str, over: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     folder = os.path.join(sysfs, "class", "net", entry["ifname"], "device", "infiniband")
     return {
         "name": entry["ifname"],
@@ -99,7 +114,7 @@ def _netdev(entry: Mapping[str, Any], sysfs: str) -> dict[str, Any]:
             for each in entry.get("addr_info", ())
             if each.get("family") == "inet" and each.get("scope") != "host"
         ],
-        "devices": sorted(_entries(folder)),
+        "devices": sorted(_entries(folder) or over.get(entry["ifname"], ())),
     }
 
 

@@ -6,6 +6,7 @@ Pure, from the looks of `_weights_look.py` at every host. Private to the collect
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._estimates impor
 from ansible_collections.sparkpair.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
 
 ByHost = Mapping[str, Mapping[str, Any]]
+_NFS_PORT = 2049
 # What a snapshot may be and still be served without the Hub.
 _WHOLE = ("complete", "unverified")
 
@@ -89,15 +91,30 @@ def cache_bytes(settings: Mapping[str, Any], lacking: int | None) -> int:
 
 
 def settled(plan: Mapping[str, Any], settings: ByHost, probes: ByHost) -> bool:
-    """Say whether every host has all that it serves, verified, and the same. A mount is looked at by its own role."""
+    """Say whether every host has all that it serves, verified, and the same: its own, or what a mount has shown."""
     head, *others = probes
-    if others and settings[head]["worker_weights"] == "nfs" and plan["snapshots"]:
-        return False
-    looks = [probe.get("snapshots", ()) for probe in probes.values()]
+    borrowing = bool(plan["snapshots"]) and settings[head]["worker_weights"] == "nfs"
+    looks = [probes[host].get("snapshots", ()) for host in ([head] if borrowing else [head, *others])]
     if not all(one["state"] == "complete" for look in looks for one in look):
         return False
     wanted = [one["digest"] for one in looks[0]]
+    if borrowing:
+        own = settings[head]
+        # A server of one's own is not looked at.
+        serves = bool(own["nfs_server"]) or any(one["port"] == _NFS_PORT for one in probes[head]["listening"])
+        # What is served at no pinned revision, only the role of the weights finds out for the others.
+        pinned = all(one["revision"] for one in plan["snapshots"])
+        path = os.path.normpath(own["nfs_path"] or probes[head]["hf_cache"])
+        seen = [(probes[host].get("container") or {}).get("volume") or {} for host in others]
+        right = all(one.get("digests") == wanted and one.get("path") == path for one in seen)
+        return serves and pinned and right and all(one["known"] for one in looks[0])
     return all(one["known"] for one in looks[0]) and all([one["digest"] for one in look] == wanted for look in looks)
+
+
+def mounted_from(probes: ByHost) -> list[str]:
+    """Return the servers that the others have mounted, each once."""
+    volumes = [(probe.get("container") or {}).get("volume") or {} for probe in probes.values()]
+    return sorted({str(volume["server"]) for volume in volumes if volume})
 
 
 def release(plan: Mapping[str, Any], findings: Sequence[Finding]) -> list[str]:

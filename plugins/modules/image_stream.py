@@ -31,6 +31,12 @@ options:
     type: list
     elements: str
     default: []
+  over:
+    description:
+      - The other host's address on the link, by which it is reached instead of the one that O(to) leads to. Its key,
+        and what is configured for it, are those of the name in O(to) still.
+    type: str
+    default: ""
   to_docker_host:
     description: Address of the other Docker daemon, as that host sees it.
     type: str
@@ -89,6 +95,7 @@ def main() -> None:
             "name": {"type": "str", "required": True},
             "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
             "to": {"type": "list", "elements": "str", "default": []},
+            "over": {"type": "str", "default": ""},
             "to_docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
             "progress": {"type": "path", "required": True},
         },
@@ -96,7 +103,8 @@ def main() -> None:
     )
     params = module.params
     docker = Docker(params["docker_host"])
-    remote = _image_stream.Remote([*params["to"], "docker", "-H", params["to_docker_host"]])
+    way = _image_stream.over_link(params["to"], params["over"])
+    remote = _image_stream.Remote([*way, "docker", "-H", params["to_docker_host"]])
     try:
         found = docker.inspect(params["name"], kind="image")
         if found is None:

@@ -71,12 +71,13 @@ left:
   elements: str
 """
 
+import contextlib
 import os
 import shutil
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.sparkpair.serving.plugins.module_utils import _records
+from ansible_collections.sparkpair.serving.plugins.module_utils import _image_layers, _records
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
 
 # Far above what a path that was made here has; a root or a home directory is never taken away as a whole.
@@ -92,6 +93,15 @@ def all_things(state_dir: str) -> list[dict[str, Any]]:
         listed.append({"kind": "directory", "name": state_dir})
     order = {"link": 0, "directory": 1, "volume": 2, "image": 3}
     return sorted(listed, key=lambda thing: order[thing["kind"]])
+
+
+def arriving(docker: Docker) -> list[dict[str, Any]]:
+    """Return the images that hold layers of one that never came to its end, none where there is no Docker."""
+    with contextlib.suppress(DockerError):
+        label = f"label={_image_layers.ARRIVING}"
+        found = docker.attempt("image", "ls", "--quiet", "--no-trunc", "--filter", label).stdout.split()
+        return [{"kind": "image", "name": name} for name in dict.fromkeys(found)]
+    return []
 
 
 def remove(docker: Docker, thing: dict[str, Any], images: list[str]) -> str:
@@ -151,10 +161,10 @@ def main() -> None:
         except OSError as error:
             module.fail_json(msg=f"What was made could not be written down: {error.filename}: {error.strerror}.")
         module.exit_json(changed=changed, things=[*known, *new], diff=_diff(known, [*known, *new]))
-    things = all_things(state_dir)
+    docker = Docker(params["docker_host"])
+    things = all_things(state_dir) + arriving(docker)
     if module.check_mode:
         module.exit_json(changed=bool(things), things=things, left=[], diff=_diff(things, []))
-    docker = Docker(params["docker_host"])
     images = [thing["name"] for thing in things if thing["kind"] == "image"]
     left = [text for thing in things if (text := remove(docker, thing, images))]
     if left:

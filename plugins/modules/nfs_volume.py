@@ -40,6 +40,12 @@ options:
     type: list
     elements: dict
     default: []
+  state_dir:
+    description:
+      - The directory that holds what the pair keeps on this host, where it is remembered what was compared. Empty
+        remembers nothing.
+    type: path
+    default: ""
 attributes:
   check_mode:
     support: full
@@ -174,12 +180,14 @@ def main() -> None:
             "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
             "image": {"type": "str", "required": True},
             "snapshots": {"type": "list", "elements": "dict", "default": []},
+            "state_dir": {"type": "path", "default": ""},
         },
         supports_check_mode=True,
     )
     params = module.params
     docker = Docker(params["docker_host"])
-    wanted = _nfs.volume_options(params["server"], os.path.normpath(params["path"]))
+    path = os.path.normpath(params["path"])
+    wanted = _nfs.volume_options(params["server"], path)
     try:
         found = existing(docker, params["name"])
         if found is not None:
@@ -198,8 +206,13 @@ def main() -> None:
                 raise VolumeError(f"the volume {params['name']} cannot be made: {done.stderr.strip()}")
         mounted(docker, params)
         compare(docker, params)
+        if params["state_dir"]:
+            digests = [one["digest"] for one in params["snapshots"]]
+            _nfs.remember(params["state_dir"], params["name"], params["server"], path, digests)
     except (VolumeError, DockerError) as error:
         module.fail_json(msg=f"{error}.")
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}.")
     module.exit_json(changed=found is None, volume={"name": params["name"], "options": wanted})
 
 

@@ -71,6 +71,10 @@ options:
         description: The name of the image that ranks run.
         type: str
         required: true
+      volume:
+        description: The volume by which the head's weights are read over NFS, empty without one.
+        type: str
+        default: ""
   hf_cache:
     description: The Hugging Face cache, empty for the account's own.
     type: path
@@ -199,7 +203,7 @@ probe:
       type: list
       elements: str
     container:
-      description: C(docker_host), C(image) and C(error), or null without O(container).
+      description: C(docker_host), C(image), C(volume) (what was compared in it), C(error); null without O(container).
       type: dict
     hf_cache:
       description: The Hugging Face cache, absolute.
@@ -287,7 +291,10 @@ ARGUMENTS = {
     "api_key_file": {"type": "path", "default": ""},
     "container": {
         "type": "dict",
-        "options": {"docker_host": {"type": "str", "required": True}, "image": {"type": "str", "required": True}},
+        "options": {
+            **{name: {"type": "str", "required": True} for name in ("docker_host", "image")},
+            "volume": {"type": "str", "default": ""},
+        },
     },
     "hf_cache": {"type": "path", "default": ""},
     "snapshots": {"type": "list", "elements": "dict", "default": []},
@@ -385,7 +392,7 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         "ids": {"uid": os.geteuid(), "gid": os.getegid()},
         **program(options, state_dir, inside),
         "checkpoint": checkpoint(options, state_dir),
-        "container": inside and {name: inside[name] for name in ("docker_host", "image", "error")},
+        "container": inside and {name: inside[name] for name in ("docker_host", "image", "volume", "error")},
         "hf_cache": cache,
         "snapshots": _weights_look.look(cache, state_dir, options["snapshots"], options["verify"], options["hub"]),
         "ranks": ranks,

@@ -37,7 +37,7 @@ class Cabled:
         for space in self.spaces.values():
             ip("netns", "add", space)
 
-    def join(self, netdev: str, *ends: tuple[str, int]) -> None:
+    def join(self, netdev: str, *ends: tuple[str, int], soft: bool = False) -> None:
         first, second = self.spaces.values()
         ip("link", "add", netdev, "netns", first, "type", "veth", "peer", "name", netdev, "netns", second)
         for host, (address, mtu) in zip(HOSTS, ends, strict=True):
@@ -45,7 +45,7 @@ class Cabled:
             ip("-n", space, "link", "set", netdev, "mtu", str(mtu), "up")
             if address:
                 ip("-n", space, "addr", "add", f"{address}/24", "dev", netdev)
-            self.ports[host].append(Port(netdev, address, mtu=mtu))
+            self.ports[host].append(Port(netdev, address, mtu=mtu, soft=soft))
 
     def remove(self) -> None:
         for space in self.spaces.values():
@@ -94,6 +94,13 @@ def test_both_rails_are_used_when_full_frames_pass_both_ways(cabled: Cabled) -> 
     assert link["transport"] == "roce"
     assert [node["devices"] for node in link["nodes"].values()] == [["rocep1s0f0", "roceP2p1s0f0"]] * 2
     assert [node["gid_index"] for node in link["nodes"].values()] == [3, 3]
+
+
+def test_devices_in_software_are_found_by_the_ports_that_they_name(cabled: Cabled) -> None:
+    cabled.join(LINK, ("192.0.2.1", 9000), ("192.0.2.2", 9000), soft=True)
+    cabled.join(TWIN, ("203.0.113.1", 9000), ("203.0.113.2", 9000), soft=True)
+    link = decided(cabled.play())
+    assert [node["devices"] for node in link["nodes"].values()] == [["rocep1s0f0", "roceP2p1s0f0"]] * 2
 
 
 def test_a_twin_that_drops_full_frames_is_left_out_with_a_warning(cabled: Cabled) -> None:

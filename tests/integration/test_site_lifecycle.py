@@ -35,7 +35,7 @@ def wait_for_end(pid: int) -> None:
         assert select.select([descriptor], [], [], 30)[0], f"process {pid} still runs"
 
 
-def test_a_check_on_a_clean_machine_tells_what_would_happen_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a04_a_check_on_a_clean_machine_tells_what_would_happen_and_leaves_nothing(tmp_path: Path) -> None:
     site = Site(tmp_path / "clean")
     run = site.run("site", "--check", "--diff")
     assert run.returncode == 0, run.output
@@ -44,6 +44,14 @@ def test_a_check_on_a_clean_machine_tells_what_would_happen_and_leaves_nothing(t
     assert "a real run would start or replace all ranks" in run.told("Say how the pair serves")
     assert not site.home.exists()
     assert is_free(site.port)
+
+
+def test_a04_no_verb_trips_over_what_a_check_of_it_skips(tmp_path: Path) -> None:
+    site = Site(tmp_path / "clean")
+    for verb in ("prepare", "teardown", "doctor", "purge"):
+        run = site.run(verb, "--check", "--diff", output_dir=str(tmp_path))
+        assert run.returncode == 0, run.output
+        assert not site.home.exists(), verb
 
 
 def test_a_converged_pair_answers_through_both_ranks(pair: Site) -> None:
@@ -65,7 +73,7 @@ def test_a_second_run_changes_nothing_and_starts_nothing(pair: Site) -> None:
     assert (run.changed, pair.pids()) == (0, before)
 
 
-def test_a_check_on_a_live_pair_finds_nothing_to_do(pair: Site) -> None:
+def test_a04_a_check_on_a_live_pair_finds_nothing_to_do(pair: Site) -> None:
     pair.converge()
     before = pair.pids()
     run = pair.run("site", "--check", "--diff")

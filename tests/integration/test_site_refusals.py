@@ -64,6 +64,16 @@ def test_a_run_of_one_host_of_the_pair_is_refused_by_name(site: Site) -> None:
     assert f"this run leaves out {HEAD}" in run.failure(WORKER)
 
 
+def test_o13_every_host_is_looked_at_for_itself_and_has_every_finding(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = site.run("preflight", state_dir=f"{tmp_path}/file/{{{{ inventory_hostname }}}}")
+    findings = run.result("Stop when anything")["findings"]
+    found = {host: sorted(one["id"] for one in findings if one["host"] == host) for host in (HEAD, WORKER)}
+    assert found[HEAD] == found[WORKER] != []
+    places = [run.result("Look at the host", host)["probe"]["state_dir"] for host in (HEAD, WORKER)]
+    assert places == [f"{tmp_path}/file/{host}" for host in (HEAD, WORKER)]
+
+
 def test_a_taken_port_is_refused_with_its_owner(site: Site) -> None:
     with socket.create_server(("127.0.0.1", site.port)):
         message = refused(site, site.run("site"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts and ends the virtual machines by hand: `python -m tests.pair up|down|ssh|disk`, see `make pair-up`."""
+"""Starts and ends the virtual machines by hand: `python -m tests.pair up|down|equip|ssh|disk`, see `make pair-up`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 
-from tests.pair import disk, machines
+from tests.pair import disk, hub, layout, machines, stand_in
 
 
 def main() -> int:
@@ -19,6 +19,7 @@ def main() -> int:
     up.add_argument("--owner", type=int, default=0, help="process with which they end")
     up.add_argument("--addressed", action="store_true", help="give the fabric ports their addresses, too")
     verbs.add_parser("down", help="end the machines")
+    verbs.add_parser("equip", help="give the head an image and weights that the others have not")
     verbs.add_parser("disk", help="make the disks, if they are not made yet")
     ssh = verbs.add_parser("ssh", help="run a command on a machine, or a shell")
     ssh.add_argument("machine")
@@ -32,6 +33,10 @@ def main() -> int:
             print(f"{name} is up: ssh -F .cache/pair/ssh_config {name}; its port 8888 is {machine.api}")
     elif options.verb == "down":
         machines.down()
+    elif options.verb == "equip":
+        head = machines.attach()[layout.NAMES[0]]
+        stand_in.make(head)
+        hub.give(head)
     elif options.verb == "disk":
         print(disk.make().key)
     else:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The disks that virtual machines start from: Debian as a Spark has it, made once and kept by what it is made of.
 
-A disk with the system, the same for all machines, and an empty one for what Docker has.
+A disk with the system, and one with what Docker has; both the same for all machines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.pair import layout
+from tests.pair import images, layout
 from tests.pair.paths import CACHE, HERE
 
 GUEST = HERE / "guest"
@@ -36,13 +36,13 @@ DOCKER_MIB = 6144
 
 @dataclasses.dataclass(frozen=True)
 class Disks:
-    """What a machine starts from. `docker` is by machine, `key` the directory of the system's disk and of the keys."""
+    """What a machine starts from. `key` is the directory of the system's disk and of the keys."""
 
     key: Path
     root: Path
     kernel: Path
     initrd: Path
-    docker: dict[str, Path]
+    docker: Path
 
 
 def make() -> Disks:
@@ -50,40 +50,38 @@ def make() -> Disks:
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        system, empty = places()
-        for place, build in ((system, _system), (empty, _empty)):
+        system, docker = places()
+        for place, build in ((system, _system), (docker, _docker)):
             if not place.exists():
                 _fresh(place, build)
         for other in CACHE.iterdir():
-            if other.is_dir() and other not in (system, empty):
+            if other.is_dir() and other not in (system, docker):
                 shutil.rmtree(other)
     return ready()
 
 
 def ready() -> Disks:
     """Return the disks that `make` has made."""
-    system, empty = places()
-    docker = dict.fromkeys(layout.NAMES, empty / "docker.img")
-    return Disks(system, system / "root.img", system / "kernel", system / "initrd", docker)
+    system, docker = places()
+    return Disks(system, system / "root.img", system / "kernel", system / "initrd", docker / "docker.img")
 
 
 def places() -> tuple[Path, Path]:
-    """Return the directories of the system's disk and of an empty one, named by their content."""
+    """Return the directories of the system's disk and of Docker's, named by their content."""
     files = sorted(path for path in GUEST.rglob("*") if path.is_file())
     texts = [*(f"{path.relative_to(GUEST)} {path.stat().st_mode & 0o777}" for path in files), *map(_text, files)]
     system = [*texts, *layout.link_files().values(), *PACKAGES, *_LEFT_OUT, str(SYSTEM_MIB), codename()]
     return (
         CACHE / f"system-{_digest(system)}",
-        CACHE / f"empty-{_digest([str(DOCKER_MIB)])}",
+        CACHE / f"docker-{_digest([*images.definition(), str(DOCKER_MIB)])}",
     )
 
 
-def file_system(source: Path | None, image: Path, mib: int) -> None:
+def file_system(source: Path, image: Path, mib: int) -> None:
     """Make a file that is an ext4 file system with what is in `source`."""
-    filled = ["-d", str(source)] if source else []
     options = ["-q", "-t", "ext4", "-E", "root_owner=0:0,lazy_itable_init=1,lazy_journal_init=1"]
     program = shutil.which("mke2fs", path="/usr/sbin:/sbin") or "mke2fs"
-    subprocess.run([program, *options, *filled, str(image), f"{mib}M"], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run([program, *options, "-d", str(source), str(image), f"{mib}M"], check=True, stdin=subprocess.DEVNULL)
 
 
 def codename() -> str:
@@ -134,8 +132,8 @@ def _system(place: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _empty(place: Path) -> None:
-    file_system(None, place / "docker.img", DOCKER_MIB)
+def _docker(place: Path) -> None:
+    images.make(place, lambda data, into: file_system(data, into / "docker.img", DOCKER_MIB))
 
 
 def _text(path: Path) -> str:

@@ -3,7 +3,8 @@
 
 Two machines have one cable, from the first port of the head to the second port of the worker, so that no port has the
 same name at both ends. Three have three cables, each machine's first port to the second port of the next one. A cable
-is two rails, as on a Spark: a port's two PCIe links each show a network port and an RDMA device of their own.
+is two rails, as on a Spark: a port's two PCIe links each show a network port and an RDMA device of their own. All are
+on one LAN besides, and each has a management port that nothing but ssh from outside comes in by.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ PORTS = {
     (1, 0): "enp1s0f1np1",
     (1, 1): "enP2p1s0f1np1",
 }
+# The guests give themselves these addresses on the LAN, the head's first.
+LAN_NETWORK = "198.51.100"
 MANAGEMENT, LAN = "mgmt0", "enP7s7"
 RAILS = 2
 
@@ -77,17 +80,17 @@ def netplan(machine: str, count: int, mtu: int) -> str:
             if end.machine == machine:
                 lines += [f"    {end.port}:", f"      addresses: [{address(wire, machine)}/24]", f"      mtu: {mtu}"]
                 lines += ["      link-local: []"]
-    if count > 2:
-        lines += [f"    {LAN}:", f"      addresses: [198.51.100.{10 + NAMES.index(machine)}/24]"]
-        lines += ["      routes: [{to: default, via: 198.51.100.1}]"]
     return "\n".join(lines) + "\n"
 
 
+def lan_address(machine: str) -> str:
+    """Return the address of a machine on the LAN, by which Ansible knows it."""
+    return f"{LAN_NETWORK}.{10 + NAMES.index(machine)}"
+
+
 def nics(machine: str, count: int) -> list[Nic]:
-    """Return the network cards of a machine; all three machines are on one LAN besides, as three Sparks have to be."""
-    found = [Nic(MANAGEMENT, mac(machine, MANAGEMENT), "")]
-    if count > 2:
-        found.append(Nic(LAN, mac(machine, LAN), ""))
+    """Return the network cards of a machine."""
+    found = [Nic(name, mac(machine, name), "") for name in (MANAGEMENT, LAN)]
     for wire in wires(count):
         ends = [end for end in (wire.first, wire.second) if end.machine == machine]
         found += [Nic(end.port, mac(machine, end.port), wire.name) for end in ends]

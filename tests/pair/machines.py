@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,7 +164,9 @@ def down() -> None:
     if _alive(state.keeper):
         os.kill(state.keeper, signal.SIGTERM)
         wait(lambda: not _alive(state.keeper), 60, lambda: f"the keeper {state.keeper} does not end")
+    # Where the keeper was killed, this is left.
     State.forget(state.home)
+    shutil.rmtree(state.home, ignore_errors=True)
 
 
 def _alive(keeper: int) -> bool:

@@ -36,7 +36,7 @@ def command(
     """Return the command that runs a machine of `count`.
 
     `forwards` is by port of the guest the port on loopback that leads there, `lan` the port of the group on loopback
-    that is the LAN of three machines; `wires` is by wire the descriptor of its socket. The disks are written to beside
+    that is the LAN; `wires` is by wire the descriptor of its socket. The disks are written to beside
     what they are made of, in files that are gone with the process.
     """
     number = layout.NAMES.index(name) + 1
@@ -49,7 +49,7 @@ def command(
         *("-append", f"{kernel} systemd.hostname={name}"),
         *("-serial", f"file:{console(home, name)}", "-qmp", f"unix:{monitor(home, name)},server=on,wait=off"),
     ]
-    for label, disk in (("root", disks.root), ("docker", disks.docker[name])):
+    for label, disk in (("root", disks.root), ("docker", disks.docker)):
         words += ["-drive", f"file={disk},format=raw,if=none,id={label},snapshot=on,cache=unsafe"]
         words += ["-device", f"virtio-blk-pci,drive={label}"]
     forwarded = "".join(f",hostfwd=tcp:127.0.0.1:{outer}-:{inner}" for inner, outer in forwards.items())

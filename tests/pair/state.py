@@ -9,6 +9,7 @@ import json
 import os
 from pathlib import Path
 
+from tests.pair import layout
 from tests.pair.paths import RUNNING, SSH_CONFIG
 
 
@@ -37,7 +38,7 @@ class State:
         keys = Path(self.key) / "keys"
         lines = ["# Written for the machines that run now: ssh -F .cache/pair/ssh_config spark-head"]
         for name, machine in self.machines.items():
-            lines += [f"Host {name}", f"  Port {machine.ssh_port}"]
+            lines += [f"Host {name} {layout.lan_address(name)}", f"  Port {machine.ssh_port}"]
         lines += [
             "Host *",
             "  HostName 127.0.0.1",

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.sparkpair.serving.plugins.module_utils import _image, _image_layers, _image_stream
-from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import DockerError
+from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
+from ansible_collections.sparkpair.serving.plugins.modules import made_here
 
 from tests.integration.docker.daemons import BASE, DOCKER, Daemon
 
@@ -122,8 +123,11 @@ def test_a_run_that_was_cut_keeps_what_has_arrived_and_the_next_one_sends_the_re
     assert pair.arriving() > 0
     assert pair.send(own, *pair.saved("whole")) == 40
     assert pair.arrived()
+    # Undoing finds what is left over, and taking it away takes nothing from the image.
+    left = made_here.arriving(Docker(pair.worker.socket))
+    assert len(left) == pair.arriving() > 0
     pair.remote.clear(_image_layers.ARRIVING)
-    assert pair.arriving() == 0
+    assert made_here.arriving(Docker(pair.worker.socket)) == []
     assert pair.arrived()
 
 

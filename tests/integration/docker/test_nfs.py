@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.sparkpair.serving.plugins.module_utils import _nfs
+from ansible_collections.sparkpair.serving.plugins.module_utils import _container_host, _nfs
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker
 from ansible_collections.sparkpair.serving.plugins.modules import nfs_volume
 
@@ -106,6 +106,26 @@ def test_a_mount_that_is_refused_is_told_with_server_path_and_where_to_look(work
     assert f"127.0.0.1:/srv/hf cannot be mounted as the volume {VOLUME}: " in refused["msg"]
     assert "See `exportfs -v` on the head" in refused["msg"]
     assert worker.inspect(VOLUME)["Options"] == _nfs.volume_options("127.0.0.1", "/srv/hf")
+
+
+def test_a_second_run_finds_the_volume_as_it_was_compared_and_only_then(worker: Daemon, tmp_path: Path) -> None:
+    def seen() -> Any:
+        return _container_host.look(worker.socket, str(tmp_path), BASE, VOLUME)["volume"]
+
+    def make(server: str) -> None:
+        options = _nfs.volume_options(server, "/srv/hf")
+        given = [word for name, value in options.items() for word in ("--opt", f"{name}={value}")]
+        worker.run("volume", "create", *given, VOLUME)
+
+    assert seen() is None
+    make("192.0.2.1")
+    assert seen() is None
+    _nfs.remember(str(tmp_path), VOLUME, "192.0.2.1", "/srv/hf", ["d1"])
+    assert seen() == {"server": "192.0.2.1", "path": "/srv/hf", "digests": ["d1"]}
+    worker.run("volume", "rm", VOLUME)
+    assert seen() is None
+    make("192.0.2.9")
+    assert seen() is None
 
 
 def test_what_is_seen_through_the_volume_is_compared_with_the_head_file_by_file(worker: Daemon, tmp_path: Path) -> None:

@@ -191,6 +191,17 @@ def test_a_pair_of_containers_lives_by_its_contract(pair: Pair) -> None:
         assert (seen["Id"], seen["State"]["Running"]) == (before[host], True)
 
 
+def test_a01_a02_a_container_does_not_differ_from_itself_for_its_images_command_or_for_numbers(pair: Pair) -> None:
+    """The image has an entry point, a command and variables of its own, the rank numbers where Docker keeps text."""
+    pair.env = {"NUMBER": 1, "TRUTH": True, "BAKED": "yes"}
+    start = role("start_container.yml")
+    succeeded(pair.play(start))
+    before = [pair.daemons[host].inspect("stand-in")["Id"] for host in HOSTS]
+    again = succeeded(pair.play(start))
+    assert not [result for task in again.results for result in task.values() if result.get("changed")]
+    assert [pair.daemons[host].inspect("stand-in")["Id"] for host in HOSTS] == before
+
+
 def test_o08_the_log_of_a_rank_that_crashed_is_shown_and_saved_before_it_is_removed(pair: Pair) -> None:
     pair.faults["worker"] = "crash"
     message = failure(pair.converge())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,9 @@ from sparkpair.comm.group import TensorGroup
 from sparkpair.comm.rails import look_at_rails
 from sparkpair.comm.roce import OneShotGather
 from sparkpair.comm.roce_settings import RoceSettings
-from sparkpair.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from sparkpair.settings import ServeSettings
 
 
 def open_rails(settings: RoceSettings | None, rank: int, world: int) -> OneShotGather | None:

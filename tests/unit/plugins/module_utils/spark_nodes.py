@@ -33,6 +33,8 @@ class Port:
     up: bool = True
     state: str = "4: ACTIVE"
     gids: dict[int, tuple[str, str]] | None = None
+    # A device in software has no card, so that only its GIDs tell whose port it is.
+    soft: bool = False
 
     def table(self) -> dict[int, tuple[str, str]]:
         """The GID table; link-local v1 and v2 entries come first on every real port."""
@@ -45,10 +47,12 @@ def write_sysfs(root: Path, ports: Sequence[Port]) -> Path:
     """Write what /sys has of the ports: eight GID entries each, the empty ones all zero and without a type."""
     for port in ports:
         device = device_of(port.netdev)
-        (root / "class" / "net" / port.netdev / "device" / "infiniband" / device).mkdir(parents=True)
+        if not port.soft:
+            (root / "class" / "net" / port.netdev / "device" / "infiniband" / device).mkdir(parents=True)
         place = root / "class" / "infiniband" / device / "ports" / "1"
         (place / "gids").mkdir(parents=True)
-        (place / "gid_attrs" / "types").mkdir(parents=True)
+        for attribute in ("types", "ndevs"):
+            (place / "gid_attrs" / attribute).mkdir(parents=True)
         (place / "state").write_text(f"{port.state}\n")
         (place.parent.parent / "fw_ver").write_text("28.45.4028\n")
         for index in range(8):
@@ -56,6 +60,7 @@ def write_sysfs(root: Path, ports: Sequence[Port]) -> Path:
             (place / "gids" / str(index)).write_text(f"{gid}\n")
             if kind:
                 (place / "gid_attrs" / "types" / str(index)).write_text(f"{kind}\n")
+                (place / "gid_attrs" / "ndevs" / str(index)).write_text(f"{port.netdev}\n")
     return root
 
 

@@ -87,6 +87,30 @@ def test_anything_but_verified_and_equal_weights_is_work(change: dict[str, Any])
         assert not _weights_findings.settled(PLAN, settings(), probes(head=change))
 
 
+MOUNTED = {"server": "192.0.2.1", "path": "/srv/hf", "digests": ["d1"]}
+
+
+def over_nfs(volume: dict[str, Any] | None, own: dict[str, Any] | None = None, **head: Any) -> bool:
+    """Whether nothing is to be done for a worker that has mounted the head's cache and holds nothing of its own."""
+    seen = probes(worker={"state": "absent", "digest": "", "known": False})
+    seen["a"].update({"hf_cache": "/srv/hf", "listening": [{"port": 2049}], **head})
+    seen["b"]["container"] = {"volume": volume}
+    plan = {**PLAN, "snapshots": [{"repository": "org/model", "revision": "f" * 40, **(own or {})}]}
+    extra = {"nfs_path": "", "nfs_server": ""}
+    return _weights_findings.settled(plan, {host: {**one, **extra} for host, one in settings("nfs").items()}, seen)
+
+
+def test_a_mount_that_was_compared_with_what_the_head_has_now_is_no_work() -> None:
+    assert over_nfs(MOUNTED)
+    assert not over_nfs(None)
+    assert not over_nfs({**MOUNTED, "digests": ["d0"]})
+    assert not over_nfs({**MOUNTED, "path": "/srv/other"})
+    # Nobody serves it, and nobody has said which revision the others are to serve.
+    assert not over_nfs(MOUNTED, listening=[{"port": 22}])
+    assert not over_nfs(MOUNTED, own={"revision": ""})
+    assert not over_nfs(MOUNTED, snapshots=[{**copy.deepcopy(WHOLE), "known": False}])
+
+
 def test_weights_that_were_never_compared_with_a_list_are_work() -> None:
     assert not _weights_findings.settled(PLAN, settings(), probes(head={"known": False}))
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine of this repository on two machines: what a client sees while a rank is late, frozen or without power."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+from tests.integration.site import HEAD, WORKER
+from tests.pair import faults, machines, plays
+from tests.pair.machines import Machine
+
+NAME = "sparkpair"
+PORTS = ("enp1s0f1np1", "enP2p1s0f1np1")
+
+
+@pytest.fixture(scope="module")
+def pair() -> dict[str, Machine]:
+    """The machines that run, with the pair serving."""
+    found = machines.attach()
+    plays.live()
+    return found
+
+
+def ask(machine: Machine, limit_s: float = 600) -> dict[str, Any]:
+    """Ask for a few tokens; the same question has the same answer."""
+    body = {"messages": [{"role": "user", "content": "Rivers?"}], "max_tokens": 4, "seed": 7}
+    request = urllib.request.Request(
+        f"{machine.api}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=limit_s) as reply:
+        return dict(json.load(reply))
+
+
+def said(reply: dict[str, Any]) -> Any:
+    return reply["choices"][0]["message"]
+
+
+def test_a_rank_that_is_late_or_stands_still_for_a_while_costs_time_and_no_token(pair: dict[str, Machine]) -> None:
+    head, worker = pair[HEAD], pair[WORKER]
+    wanted = said(ask(head))
+    with faults.late(worker, PORTS[0], 200):
+        assert said(ask(head)) == wanted
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with faults.freeze(worker, NAME):
+            reply = pool.submit(ask, head)
+            # It has the request, and cannot get on with it while the other stands still.
+            machines.wait(lambda: health(head)["busy"], 120, lambda: "the request did not arrive")
+        assert said(reply.result()) == wanted
+
+
+def test_power_that_fails_on_one_machine_ends_the_other_rank_by_name_and_the_next_run_ends_live(
+    pair: dict[str, Machine],
+) -> None:
+    head, worker = pair[HEAD], pair[WORKER]
+    wanted = said(ask(head))
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        worker.power_cut()
+        lost = pool.submit(ask, head)
+        head.run(f"docker wait {NAME}", limit_s=600)
+        with pytest.raises((urllib.error.HTTPError, urllib.error.URLError, ConnectionError)):
+            lost.result()
+        assert "rank 1" in head.run(f"docker logs {NAME} 2>&1 | grep fatal").stdout
+        # Both come back, the one from a power cut, the other from a reboot.
+        for done in (pool.submit(worker.power_on), pool.submit(head.reboot)):
+            done.result()
+    plays.live()
+    assert said(ask(head)) == wanted
+    saved = "zcat .local/state/sparkpair/spark-head/logs/*rank0*.gz | grep -c fatal"
+    assert int(head.run(saved).stdout) >= 1
+
+
+def health(machine: Machine) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{machine.api}/health", timeout=60) as reply:
+        return dict(json.load(reply))
