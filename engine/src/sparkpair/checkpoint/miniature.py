@@ -163,7 +163,8 @@ def miniature_document(overrides: dict[str, Any], experts: ExpertStore = "bf16")
     return document
 
 
-def _place_token_ids(document: dict[str, Any], layout: TokenizerLayout) -> None:
+def place_token_ids(document: dict[str, Any], layout: TokenizerLayout) -> None:
+    """Write the ids that the tokenizer gave to its markers into a config.json document."""
     text = document["text_config"]
     text["pad_token_id"] = layout.pad_id
     text["eos_token_id"] = list(layout.eos_ids)
@@ -241,7 +242,7 @@ def staged(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def _write_files(directory: pathlib.Path, document: dict[str, Any], seed: int) -> None:
     layout = write_tokenizer(directory, document["text_config"]["vocab_size"])
-    _place_token_ids(document, layout)
+    place_token_ids(document, layout)
     write_weights(directory, document, seed, frozenset(layout.readable_ids))
     write_manifest(directory, seed)
 
