@@ -35,7 +35,7 @@ LIMIT_S = 900
 # What torch needs on a machine that has Python only; its headers and tests are left out.
 LIBRARIES = ("torch", "torchgen", "numpy", "numpy.libs", "typing_extensions.py", "sympy", "mpmath", "networkx")
 MORE = ("jinja2", "markupsafe", "filelock", "fsspec")
-LEFT_OUT = ("__pycache__", "torch/include", "torch/test", "torch/bin")
+LEFT_OUT = ("__pycache__", "torch/include", "torch/test")
 
 
 def bring(machine: Machine) -> None:
