@@ -117,9 +117,10 @@ def bring(
     missing = 0
     for attempt in (1, 2):
         _remove_wrong(snapshot, expected)
-        lacking = _hub_cache.missing_bytes(list(expected), _hub_cache.blobs(snapshot.cache, snapshot.repo))
-        missing += lacking
-        if lacking or _manifest.compare(_hub_cache.files(snapshot.path), expected):
+        # Files that somebody put there are whole without a blob.
+        if _manifest.compare(_hub_cache.files(snapshot.path), expected):
+            lacking = _hub_cache.missing_bytes(list(expected), _hub_cache.blobs(snapshot.cache, snapshot.repo))
+            missing += lacking
             room(snapshot.cache, lacking)
             _download(snapshot, find_program(), endpoint, token, expected, report)
         wrong = _manifest.compare(_hub_cache.files(snapshot.path), expected)

@@ -38,8 +38,14 @@ def test_a_snapshot_is_downloaded_verified_and_then_left_alone_without_asking_an
     assert hub.asked == []
 
 
-def test_s07_nothing_that_downloads_is_looked_for_where_only_contents_are_verified(head: Host) -> None:
+@pytest.mark.parametrize("plain", [False, True], ids=["as the library leaves it", "files that somebody put there"])
+def test_s07_nothing_that_downloads_is_looked_for_where_only_contents_are_verified(head: Host, plain: bool) -> None:
     files = head.hold(checkpoint())
+    if plain:
+        for path in head.paths():
+            whole = head.file(path).resolve()
+            head.file(path).unlink()
+            whole.rename(head.file(path))
     shutil.rmtree(head.state)
     snapshot = Snapshot(str(head.cache), str(head.state), REPO, COMMIT)
 
