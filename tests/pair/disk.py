@@ -20,7 +20,8 @@ from tests.pair.paths import CACHE, HERE
 GUEST = HERE / "guest"
 PACKAGES = (
     *("linux-image-amd64", "systemd-sysv", "udev", "dbus", "kmod", "libnss-myhostname", "openssh-server", "sudo"),
-    *("python3", "python3-requests", "docker.io", "nfs-kernel-server", "netplan.io", "iproute2", "iputils-ping"),
+    *("python3", "python3-apt", "python3-requests", "docker.io", "nfs-kernel-server", "netplan.io"),
+    *("iproute2", "iputils-ping"),
     *("rdma-core", "libibverbs1", "ibverbs-providers", "ibverbs-utils"),
 )
 _DRIVERS_LEFT_OUT = ("net/ethernet", "net/wireless", "usb", "iio", "hwmon")

@@ -47,7 +47,7 @@ class State:
             f"  IdentityFile {keys}/id_ed25519",
             f"  UserKnownHostsFile {keys}/known_hosts",
             "  GlobalKnownHostsFile /dev/null",
-            "  ConnectTimeout 60",
+            "  ConnectTimeout 120",
             "  ServerAliveInterval 10",
             "  ServerAliveCountMax 12",
             "  LogLevel ERROR",

