@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import io
 import json
 import socket
 import sys
@@ -38,6 +39,11 @@ from sparkpair.request import (
 VOCABULARY = 1536
 TOKEN = 300
 """A plain word piece, so that every token becomes a piece of text."""
+
+LAST_CHUNK = b"data: [DONE]\n\n"
+CHUNK = b'c8\r\ndata: {"id":"chatcmpl-0123456789abcdef01234567","object":"chat.completion.chunk","created":1700000000,\
+"model":"source","choices":[{"index":0,"delta":{"reasoning_content":"the "},"finish_reason":null}]}\n\n\r\n'
+"""What the server writes for a token, in size and form."""
 
 LOOK_S = 0.0002
 SWITCH_S = 0.0001
@@ -121,28 +127,34 @@ class Source:
 class LockWatch:
     """Measures how late a thread gets the interpreter when it asks for it, which is how long the loop held its lock.
 
-    Being late counts only as far as the loop's thread was computing meanwhile: on a busy machine threads also wait for
-    a processor, and that is nobody's hold.
+    On a busy machine threads also wait for a processor, and that is nobody's hold: what the system says this thread
+    waited for one is taken off, and being late counts only as far as the loop's thread was computing meanwhile.
     """
 
     def __init__(self) -> None:
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        self._held: list[float] = []
+        self._longest = 0.0
         threading.Thread(target=self._look, name="lock watch", daemon=True).start()
 
     def _look(self) -> None:
-        while True:
-            before, computed = time.perf_counter(), time.clock_gettime(self._clock)
-            time.sleep(LOOK_S)
-            late = time.perf_counter() - before - LOOK_S
-            self._held.append(min(late, time.clock_gettime(self._clock) - computed))
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as statistics:
+            while True:
+                queued, computed, before = _queued(statistics), time.clock_gettime(self._clock), time.perf_counter()
+                time.sleep(LOOK_S)
+                late = time.perf_counter() - before - LOOK_S
+                computed, queued = time.clock_gettime(self._clock) - computed, _queued(statistics) - queued
+                self._longest = max(self._longest, min(late - queued, computed))
 
-    def since_last(self) -> dict[str, float]:
-        """The longest hold and the 99.9th percentile since the last call, in milliseconds."""
-        held, self._held = sorted(self._held), []
-        if not held:
-            return {"longest_ms": 0.0, "p999_ms": 0.0}
-        return {"longest_ms": held[-1] * 1000, "p999_ms": held[int(len(held) * 0.999)] * 1000}
+    def since_last(self) -> float:
+        """The longest hold since the last call, in milliseconds."""
+        longest, self._longest = self._longest, 0.0
+        return longest * 1000
+
+
+def _queued(statistics: io.FileIO) -> float:
+    """How long the thread has waited for a processor so far, in seconds."""
+    statistics.seek(0)
+    return int(statistics.read(128).split()[1]) / 1e9
 
 
 async def own_loop(source: Source, streams: int, tokens: int) -> dict[str, float]:
@@ -163,6 +175,24 @@ async def own_loop(source: Source, streams: int, tokens: int) -> dict[str, float
     return {"tokens_per_s": streams * (tokens - 1) / seconds, "first_ms": firsts[len(firsts) // 2] * 1000}
 
 
+class BareSockets:
+    """The source's tokens on plain connections: a line with a number asks for so many, each of them is written at once
+    as the bytes of a streamed chunk, and nothing else is done. What is left of the cost is the system's and the loop's.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        request = GenerationRequest(prompt_ids=(1, 2, 3), max_new_tokens=int(await reader.readline()))
+        async for event in self._source.submit(request).events():
+            writer.write(CHUNK if isinstance(event, TokensEvent) else LAST_CHUNK)
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+
 async def answer(source: Source, watch: LockWatch, command: dict[str, Any]) -> dict[str, Any]:
     """Do what a line asks: set the `rate`, run the `own_loop`, or say what the loop's thread has computed so far and
     how the lock was held since the last `figures`.
@@ -171,7 +201,7 @@ async def answer(source: Source, watch: LockWatch, command: dict[str, Any]) -> d
         source.rate = command["rate"]
     if command["do"] == "own_loop":
         return await own_loop(source, command["streams"], command["tokens"])
-    return {"cpu_s": time.thread_time(), **watch.since_last()}
+    return {"cpu_s": time.thread_time(), "longest_ms": watch.since_last()}
 
 
 async def main() -> None:
@@ -190,12 +220,21 @@ async def main() -> None:
     gc.freeze()
     serving = asyncio.create_task(serve_http(app, "127.0.0.1", port, on_ready=ready.set, stop=stop))
     await ready.wait()
-    print(json.dumps({"port": port}), flush=True)
+    bare = await asyncio.start_server(BareSockets(source).serve, "127.0.0.1", 0)
+    print(json.dumps({"port": port, "bare_port": bare.sockets[0].getsockname()[1]}), flush=True)
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         print(json.dumps(await answer(source, watch, json.loads(line))), flush=True)
+    bare.close()
     stop.set()
     await serving
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    import os
+
+    if os.environ.get("UV"):
+        import uvloop
+
+        uvloop.run(main())
+    else:
+        asyncio.run(main())

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sparkpair.cli import build_parser, serve_settings
 from sparkpair.drafting.orders import DraftOrder, DraftOrders, DraftPolicy, Kind, parse_policy
 from sparkpair.errors import UserError
-from sparkpair.job import Job
+from sparkpair.job import Job, Outbox
 from sparkpair.request import GenerationRequest, SamplingParams
 from sparkpair.stream import Stream
 
@@ -85,7 +87,7 @@ def test_a_policy_without_a_drafter_is_refused_and_never_needs_none() -> None:
 async def test_the_adaptive_depth_follows_what_was_accepted_and_each_request_has_its_own() -> None:
     orders = DraftOrders(parse_policy("a:0.7:0.9", "mtp"))
     request = GenerationRequest((1, 2), 50, SamplingParams(temperature=0.0, seed=4))
-    first, second = (Stream(Job(request, lambda _: None), slot) for slot in (1, 2))
+    first, second = (Stream(Job(request, lambda _: None, Outbox(asyncio.get_running_loop())), slot) for slot in (1, 2))
 
     def depths() -> list[int]:
         return [orders.order(stream, 15).count for stream in (first, second)]

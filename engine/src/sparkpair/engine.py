@@ -7,6 +7,7 @@ flag per job and events posted to the loop. Nothing the HTTP side reads takes a 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import threading
 import time
@@ -22,7 +23,7 @@ from sparkpair.drafting.policy import Drafting
 from sparkpair.errors import PeerLost
 from sparkpair.filling import Filling, Portion
 from sparkpair.grid import GRID
-from sparkpair.job import Job
+from sparkpair.job import Job, Outbox
 from sparkpair.model.media_encoder import MediaEncoder
 from sparkpair.request import (
     EngineError,
@@ -86,6 +87,7 @@ class LeaderEngine:
         self._orders = orders
         self._keeper = keeper
         self._streams: list[Stream] = []
+        self._outbox: Outbox | None = None
         self._slots = 0
         self._stopping = False
         self._error: str | None = None
@@ -115,7 +117,10 @@ class LeaderEngine:
         """See request.Engine."""
         if request.media and self._encoder is None:
             raise EngineError("this server was started without a vision tower")
-        job = Job(request, self._cancel)
+        loop = asyncio.get_running_loop()
+        if self._outbox is None or self._outbox.loop is not loop:
+            self._outbox = Outbox(loop)
+        job = Job(request, self._cancel, self._outbox)
         if not self._admission.add(job):
             raise EngineError(self._error or "the server is stopping")
         return job

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from json.encoder import encode_basestring
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -37,6 +38,8 @@ class ChatDialect:
         before = dump({**self._head("chat.completion.chunk"), "choices": 0})[:-2]
         self._before = f'data: {before}[{{"index":0,"delta":'
         self._after = ',"finish_reason":null}]}\n\n'
+        self._texts = {channel: f'{self._before}{{"{key}":' for channel, key in KEYS.items()}
+        self._after_text = f"}}{self._after}"
 
     def opening(self) -> bytes:
         """The role, once."""
@@ -47,7 +50,7 @@ class ChatDialect:
         if isinstance(piece, CallPiece):
             self._calls += 1
             return self._delta(dump({"tool_calls": [{"index": self._calls - 1, **_call(piece)}]}))
-        return self._delta(f'{{"{KEYS[piece.channel]}":{dump(piece.text)}}}')
+        return f"{self._texts[piece.channel]}{encode_basestring(piece.text)}{self._after_text}".encode()
 
     def waiting(self) -> bytes:
         """An empty delta."""

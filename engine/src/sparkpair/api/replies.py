@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from typing import Any, Protocol
@@ -54,31 +55,33 @@ class GenerationResponse(Response):
         was sent.
         """
         with self._serving.generation(self._work) as generation, contextlib.suppress(ClientGone):
+            if self._work.params.stream:
+                # In a task of its own: here every token would have to go through all that is around this.
+                await asyncio.create_task(self._stream(generation, receive, EventWriter(send, scope)))
+                return
             async with watching(receive, generation.leave):
-                if self._work.params.stream:
-                    await self._stream(generation, send)
-                else:
-                    response = JSONResponse(await self._fold(generation))
-                    await response(scope, receive, send)
+                response = JSONResponse(await self._fold(generation))
+                await response(scope, receive, send)
 
-    async def _stream(self, generation: Generation, send: Send) -> None:
+    async def _stream(self, generation: Generation, receive: Receive, writer: EventWriter) -> None:
         dialect = self._dialect
-        writer = EventWriter(send)
-        await writer.start()
-        if opening := dialect.opening():
-            await writer.write(opening)
         options = self._serving.options
-        async with (
-            writer.every(options.keepalive_s, lambda: COMMENT),
-            writer.every(options.call_beat_s, lambda: dialect.waiting() if generation.writing_call else b""),
-            contextlib.aclosing(self._serving.stream_pieces(generation)) as pieces,
-        ):
-            try:
-                async for piece in pieces:
-                    await writer.write(dialect.closing(piece) if isinstance(piece, ReplyEnd) else dialect.piece(piece))
-            except ApiError as error:
-                await writer.write(dialect.failure(error))
-        await writer.end()
+        async with watching(receive, generation.leave):
+            await writer.start()
+            if opening := dialect.opening():
+                await writer.write(opening)
+            async with (
+                writer.every(options.keepalive_s, lambda: COMMENT),
+                writer.every(options.call_beat_s, lambda: dialect.waiting() if generation.writing_call else b""),
+                contextlib.aclosing(self._serving.stream_pieces(generation)) as pieces,
+            ):
+                try:
+                    async for piece in pieces:
+                        told = dialect.closing(piece) if isinstance(piece, ReplyEnd) else dialect.piece(piece)
+                        await writer.write(told)
+                except ApiError as error:
+                    await writer.write(dialect.failure(error))
+            await writer.end()
 
     async def _fold(self, generation: Generation) -> dict[str, Any]:
         told: list[Piece] = []
@@ -117,6 +120,9 @@ def statistics(end: ReplyEnd, with_token_ids: bool) -> dict[str, Any]:
     return block
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def dump(value: Any) -> str:
     """Compact JSON on one line, non-ASCII text as it is."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(value)

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -26,11 +26,18 @@ def encode_event(data: str, name: str | None = None) -> bytes:
     return ("\n".join(lines) + "\n\n").encode()
 
 
+SHORT_CUT = "sparkpair.short_cut"
+"""Scope entry: a call that writes some of a reply's body right to its connection, past everything that only looks at
+how a reply begins. It returns False, and has written nothing, where only `send` will do.
+"""
+
+
 class EventWriter:
     """Writes the body of one event stream."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, scope: Scope) -> None:
         self._send = send
+        self._short_cut: Callable[[bytes], bool] | None = scope.get(SHORT_CUT)
         self._clock = asyncio.get_running_loop().time
         self._last = self._clock()
 
@@ -41,7 +48,8 @@ class EventWriter:
     async def write(self, data: bytes) -> None:
         """Send whole events."""
         self._last = self._clock()
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        if self._short_cut is None or not self._short_cut(data):
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         """Send the end of the body."""

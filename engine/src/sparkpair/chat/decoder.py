@@ -51,6 +51,8 @@ class ReplyDecoder:
         self._splitter = ThinkSplitter(markers.get(THINK_OPEN), markers.get(THINK_CLOSE), inside=inside_thinking)
         self._utf8 = Utf8Stream()
         self._stops = StopMatcher(stops)
+        # Without stop strings nothing holds text back but an unfinished character.
+        self._may_hurry = not stops
         self._channel = self._splitter.channel
         self._at_start_of_answer = split_thinking and not verbatim
         self._ended = False
@@ -90,7 +92,8 @@ class ReplyDecoder:
                 break
             self.completion_tokens += 1
             self.token_ids.append(token_id)
-            self._decode(token_id, pieces)
+            if token_id in self._stop_ids or not self._hurry(token_id, pieces):
+                self._decode(token_id, pieces)
             self._ended = self.matched_stop is not None or token_id in self._stop_ids
         return pieces
 
@@ -103,6 +106,17 @@ class ReplyDecoder:
             ending: Ending = "limit" if out_of_tokens else "turn"
             self._append(self._calls.end("stop" if self.matched_stop is not None else ending), pieces)
         return pieces
+
+    def _hurry(self, token_id: int, pieces: list[Piece]) -> bool:
+        """Do what `_decode` would in the commonest case, in a fraction of its time; False: this is another case."""
+        if not self._may_hurry or not self._utf8.whole or (self._at_start_of_answer and self._channel == "content"):
+            return False
+        text = self._tokenizer.plain_text(token_id)
+        if not text:
+            return False
+        self._splitter.place(token_id)
+        self._say(self._channel, text, pieces)
+        return True
 
     def _decode(self, token_id: int, pieces: list[Piece]) -> None:
         channel = self._splitter.place(token_id)

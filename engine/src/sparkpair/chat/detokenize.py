@@ -15,13 +15,18 @@ class Utf8Stream:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.whole = True
+        """Whether no bytes are held back."""
 
     def feed(self, data: bytes) -> str:
         """The text that is certain now."""
-        return self._decoder.decode(data)
+        text = self._decoder.decode(data)
+        self.whole = not self._decoder.getstate()[0]
+        return text
 
     def flush(self) -> str:
         """The text of an unfinished character at the end (one U+FFFD), and a fresh start."""
         text = self._decoder.decode(b"", True)
         self._decoder.reset()
+        self.whole = True
         return text

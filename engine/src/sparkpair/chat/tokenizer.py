@@ -49,6 +49,14 @@ def piece_bytes(piece: str) -> bytes:
         return piece.encode()
 
 
+def _whole_text(data: bytes) -> str:
+    """UTF-8 text; empty where it is not whole, or none."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
 def _marker_pattern(added: Iterable[dict[str, Any]]) -> re.Pattern[str]:
     """One pattern that finds any marker, longest first, with the blanks that its flags let it swallow."""
     choices = []
@@ -74,6 +82,7 @@ class TextTokenizer:
         self._require_byte_level(document, source)
         added = document.get("added_tokens") or []
         self.marker_ids: dict[str, int] = {entry["content"]: int(entry["id"]) for entry in added}
+        self._all_markers = frozenset(self.marker_ids.values())
         self._control_ids = frozenset(int(entry["id"]) for entry in added if entry.get("special"))
         self._marker_pattern = _marker_pattern(added)
         try:
@@ -81,6 +90,7 @@ class TextTokenizer:
         except Exception as error:  # the library raises bare Exception for every malformed document
             raise UserError(f"{source}: the tokenizers library refuses it: {error}") from error
         self._bytes = self._byte_table(document["model"]["vocab"])
+        self._texts: dict[int, str] = {}
         self._refuse_markers_in_text(source)
 
     @classmethod
@@ -161,6 +171,14 @@ class TextTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes an id stands for; empty for an id without a token."""
         return self._bytes[token_id] if token_id < len(self._bytes) else b""
+
+    def plain_text(self, token_id: int) -> str:
+        """The text of an id that stands for whole characters and is no marker; empty for any other."""
+        text = self._texts.get(token_id)
+        if text is None:
+            marker = token_id in self._all_markers
+            text = self._texts[token_id] = "" if marker else _whole_text(self.token_bytes(token_id))
+        return text
 
     def is_control(self, token_id: int) -> bool:
         """Whether an id is a marker that is never part of a text, such as a role or an end mark."""
