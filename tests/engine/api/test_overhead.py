@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCH = Path(__file__).resolve().parents[3] / "bench" / "api_overhead.py"
 
 
@@ -20,7 +22,11 @@ def test_benchmark_measures_every_load_beside_the_sources_own_loop(tmp_path: Pat
     assert [(load["streams"], load["pace"]) for load in measured["loads"]] == [(1, 100), (8, 100), (1, 0), (8, 0)]
     for load in measured["loads"]:
         assert load["ratio"] > 0
-        assert load["http_tokens_per_s"] > 0
+        for side in ("own", "bare", "http"):
+            assert load[side]["tokens_per_s"] > 0
+            assert load[side]["cpu_us"] > 0
+        difference = load["http"]["cpu_us"] - load["own"]["cpu_us"]
+        assert load["cpu_us_per_token"] == pytest.approx(difference)
     assert measured["first_token"]["http_ms"] > measured["first_token"]["own_ms"] > 0
     assert table.read_text() == done.stdout
     assert done.stdout.count("\n| ") == 5

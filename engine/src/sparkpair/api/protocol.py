@@ -9,6 +9,7 @@ long a client may take is `patience.py`'s business.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from functools import partial
 from http import HTTPStatus
 
@@ -28,9 +29,16 @@ MOST_HEAD_BYTES = 64 * 1024
 HEAD_TOO_LARGE = f"the request's headers are larger than {MOST_HEAD_BYTES} bytes"
 
 
-def _write_chunk(cycle: RequestResponseCycle, data: bytes) -> bool:
+def _write_chunk(request: weakref.ref[RequestResponseCycle], data: bytes) -> bool:
     """Write some of a reply's body as the cycle's `send` would, where nothing has to be waited for or looked at."""
-    if cycle.flow.write_paused or cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
+    cycle = request()
+    if (
+        cycle is None
+        or cycle.flow.write_paused
+        or cycle.disconnected
+        or cycle.response_complete
+        or not cycle.chunked_encoding
+    ):
         return False
     cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
     return True
@@ -117,7 +125,8 @@ class Connection(HttpToolsProtocol):
             return
         earlier = self.cycle
         super().on_headers_complete()
-        self.scope[SHORT_CUT] = partial(_write_chunk, self.cycle)  # type: ignore[literal-required]
+        # The cycle holds its scope; held back by it, every body would wait for the garbage collector.
+        self.scope[SHORT_CUT] = partial(_write_chunk, weakref.ref(self.cycle))  # type: ignore[literal-required]
         self._patience.body_begins()
         if earlier is not None and not earlier.response_complete:
             self._earlier_cycles.append(earlier)
