@@ -313,7 +313,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "endless reference": {"guided_json": {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
                                           "$ref": "#/$defs/a"}},
     "catastrophic regex": {"guided_regex": "a?" * 1200 + "a" * 1200},
-    "nested repeats": {"guided_regex": "(" * 900 + "a" + "{1,9})" * 900},
+    "nested repeats": {"guided_regex": "(" * 1300 + "a" + "{1,9})" * 1300},
     "deep regex": {"guided_regex": "(" * 8000 + ")" * 8000},
     "long regex": {"guided_regex": "a" * 20_000},
     "no character": {"guided_regex": "\x00"},
