@@ -42,9 +42,7 @@ def pair(daemons: list[Daemon], tmp_path_factory: pytest.TempPathFactory) -> Ite
         daemon.run("image", "rm", "--force", IMAGE, check=False)
 
 
-def test_the_real_engine_serves_from_containers_and_shows_what_random_weights_can(
-    pair: Sparks, tmp_path: Path
-) -> None:
+def test_the_real_engine_serves_from_containers_and_shows_what_random_weights_can(pair: Sparks, tmp_path: Path) -> None:
     live = pair.converge()
     told = live.told("Say how the pair serves")
     assert "engine    sparkpair" in told

@@ -124,6 +124,7 @@ REACHES = {
     "autostart": "roles/autostart/tasks/main.yml",
     "autostart_port": "roles/autostart/templates/config.json.j2",
     "image": "plugins/module_utils/_image_wanted.py",
+    "image_free_gb": "plugins/module_utils/_machine_findings.py",
     "container_name": "plugins/module_utils/_contract.py",
     "model": "roles/preflight/tasks/probe.yml",
     "miniature_seed": "roles/weights/tasks/main.yml",
