@@ -12,7 +12,6 @@ little of a ConnectX port, where the kernel has no part in a write.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import subprocess
 import sys
@@ -25,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from report import add_outputs, publish
 
 from tests.pair import layout, machines
-from tests.pair.machines import Machine, MachineError
+from tests.pair.machines import Machine
 from tests.pair.paths import ROOT
 from tests.pair.roce.starting import in_words, rails_of
 
@@ -91,11 +90,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=8, help="turns of five gathers of either way (default 8)")
     add_outputs(parser)
     options = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        try:
-            pair = machines.attach()
-        except MachineError:
-            pair = stack.enter_context(machines.running(2))
+    with machines.found_or_running() as pair:
         machines.give_addresses(pair)
         for machine in pair.values():
             bring(machine)

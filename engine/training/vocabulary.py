@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from sparkpair.checkpoint.miniature_text import MARKERS, STRUCTURE_MARKERS, TokenizerLayout, write_tokenizer
+from sparkpair.checkpoint.miniature_text import MARKERS, TokenizerLayout, added_token, write_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from training.cases import Case
@@ -54,18 +54,7 @@ def write_text_files(directory: pathlib.Path, vocab_size: int, seed: int = 1, sa
     document: dict[str, Any] = json.loads(tokenizer.to_str())
     if len(document["model"]["vocab"]) != first_marker:
         raise ValueError(f"{len(document['model']['vocab'])} pieces were learned, not {first_marker}: take more text")
-    document["added_tokens"] = [
-        {
-            "id": first_marker + index,
-            "content": marker,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": marker not in STRUCTURE_MARKERS,
-        }
-        for index, marker in enumerate(MARKERS)
-    ]
+    document["added_tokens"] = [added_token(first_marker + index, marker) for index, marker in enumerate(MARKERS)]
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     (directory / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
     return layout

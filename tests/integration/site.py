@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,34 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
+def play(
+    *words: str, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None, limit_s: float = 300
+) -> Run:
+    """Run ansible-playbook with `words` in this checkout, and read what its tasks did."""
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "ansible", "playbook", *words],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            **(environment or {}),
+            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
+            "ANSIBLE_NOCOLOR": "1",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    begin = done.stdout.find('{\n    "custom_stats"')
+    assert begin >= 0, output
+    document, _ = json.JSONDecoder().raw_decode(done.stdout[begin:])
+    tasks = [task for play in document["plays"] for task in play["tasks"]]
+    return Run(done.returncode, output, tasks, document["stats"])
+
+
 class Site:
     """A rehearsal whose hosts keep their state below one directory."""
 
@@ -78,32 +106,8 @@ class Site:
             "sparkpair_master_port": self.master_port,
             **{f"sparkpair_{name}": value for name, value in settings.items()},
         }
-        environment = {
-            **os.environ,
-            "PATH": self.path,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
-            "ANSIBLE_NOCOLOR": "1",
-        }
-        command = [
-            *self.prefix,
-            sys.executable,
-            "-m",
-            "ansible",
-            "playbook",
-            f"playbooks/{playbook}.yml",
-            "-e",
-            json.dumps(ours),
-        ]
-        done = subprocess.run(
-            [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
-        output = done.stdout + done.stderr
-        begin = done.stdout.find('{\n    "custom_stats"')
-        assert begin >= 0, output
-        document, _ = json.JSONDecoder().raw_decode(done.stdout[begin:])
-        tasks = [task for play in document["plays"] for task in play["tasks"]]
-        return Run(done.returncode, output, tasks, document["stats"])
+        words = [f"playbooks/{playbook}.yml", "-e", json.dumps(ours), *arguments]
+        return play(*words, prefix=self.prefix, environment={"PATH": self.path})
 
     def converge(self, **settings: Any) -> Run:
         """Run the site playbook, which must end well."""

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tests.debian import codename
 from tests.pair import images, layout
 from tests.pair.paths import CACHE, HERE
 
@@ -83,15 +84,6 @@ def file_system(source: Path, image: Path, mib: int) -> None:
     options = ["-q", "-t", "ext4", "-E", "root_owner=0:0,lazy_itable_init=1,lazy_journal_init=1"]
     program = shutil.which("mke2fs", path="/usr/sbin:/sbin") or "mke2fs"
     subprocess.run([program, *options, "-d", str(source), str(image), f"{mib}M"], check=True, stdin=subprocess.DEVNULL)
-
-
-def codename() -> str:
-    """Return the release of Debian that this machine has, which the virtual ones get as well."""
-    for line in Path("/etc/os-release").read_text().splitlines():
-        name, _, value = line.partition("=")
-        if name == "VERSION_CODENAME":
-            return value.strip('"')
-    return "stable"
 
 
 def _fresh(place: Path, build: Callable[[Path], None]) -> None:

@@ -19,22 +19,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.integration.site import free_ports
 from tests.pair import disk, layout, qemu
 from tests.pair.state import Running, State
 
 _PR_SET_PDEATHSIG = 1
 # Frames wait in here until the other machine takes them; none is ever lost on the way.
 _WIRE_BYTES = 4 << 20
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports on loopback that nothing listens on at this moment."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def lay_wires(count: int) -> dict[tuple[str, str], socket.socket]:

@@ -187,6 +187,17 @@ def running(count: int = 2) -> Iterator[dict[str, Machine]]:
         down()
 
 
+@contextlib.contextmanager
+def found_or_running(count: int = 2) -> Iterator[dict[str, Machine]]:
+    """The machines that run, which go on, or some that run for this block alone; their addresses are as they are."""
+    with contextlib.ExitStack() as stack:
+        try:
+            machines = attach()
+        except MachineError:
+            machines = stack.enter_context(running(count))
+        yield machines
+
+
 def give_addresses(machines: dict[str, Machine], mtu: int = 9000) -> None:
     """Give every fabric port an address by a netplan file, as NVIDIA's guide does; returns when they answer."""
     count = len(machines)

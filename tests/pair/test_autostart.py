@@ -6,9 +6,6 @@ when somebody stopped it or it failed three times. Its ranks are the cheapest th
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.integration.site import play
 from tests.pair import layout, machines
-from tests.pair.paths import ROOT, SSH_CONFIG
+from tests.pair.paths import SSH_CONFIG
+from tests.pair.plays import LIMIT_S
 
 HEAD, WORKER = layout.NAMES[:2]
 DEVICES = {HEAD: ["rocep1s0f0", "roceP2p1s0f0"], WORKER: ["rocep1s0f1", "roceP2p1s0f1"]}
@@ -52,16 +51,10 @@ class Supervised:
 
     def play(self, playbook: str, *arguments: str) -> tuple[int, str]:
         """Run a playbook; returns how many tasks changed something, and what it printed."""
-        environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
-        environment["ANSIBLE_STDOUT_CALLBACK"] = "ansible.posix.json"
-        command = [sys.executable, "-m", "ansible", "playbook", "-i", str(self.inventory), playbook, *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        begin = done.stdout.find('{\n    "custom_stats"')
-        assert done.returncode == 0, done.stdout + done.stderr
-        document, _ = json.JSONDecoder().raw_decode(done.stdout[begin:])
-        told = [task["hosts"] for play in document["plays"] for task in play["tasks"]]
-        texts = [str(result.get("text", "")) for hosts in told for result in hosts.values()]
-        return sum(host["changed"] for host in document["stats"].values()), "\n".join(filter(None, texts))
+        done = play("-i", str(self.inventory), playbook, *arguments, limit_s=LIMIT_S)
+        assert done.returncode == 0, done.output
+        texts = [str(result.get("text", "")) for task in done.tasks for result in task["hosts"].values()]
+        return done.changed, "\n".join(filter(None, texts))
 
     def install(self, *arguments: str) -> int:
         return self.play("tests/pair/autostart/install.yml", *arguments)[0]

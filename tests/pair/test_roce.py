@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from tests.pair import layout, machines
-from tests.pair.machines import Machine, MachineError
+from tests.pair.machines import Machine
 from tests.pair.roce.starting import Gathering, bring, in_words, rails_of
 
 HEAD, WORKER = layout.NAMES[:2]
@@ -24,11 +23,7 @@ Rails = dict[str, list[tuple[str, int]]]
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     """The machines that run, or two that run for these tests, with addresses on their cables."""
-    with contextlib.ExitStack() as stack:
-        try:
-            found = machines.attach()
-        except MachineError:
-            found = stack.enter_context(machines.running(2))
+    with machines.found_or_running() as found:
         machines.give_addresses(found)
         for machine in found.values():
             bring(machine)

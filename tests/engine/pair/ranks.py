@@ -10,11 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 
 from tests.engine.devices import rank_device
+from tests.lines import Lines
 
 PATIENCE = 90.0
 LOOPBACK = "127.0.0.1"
@@ -38,21 +38,12 @@ class Rank:
             text=True,
             env={**os.environ, "PYTHONWARNINGS": "error"},
         )
-        self.lines: list[str] = []
-        self._news = threading.Condition()
-        self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._said = Lines(self.process)
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._news:
-                self.lines.append(line.rstrip("\n"))
-                self._news.notify_all()
-        with self._news:
-            self._ended = True
-            self._news.notify_all()
+    @property
+    def lines(self) -> list[str]:
+        """What the rank has printed so far."""
+        return self._said.all
 
     @property
     def log(self) -> str:
@@ -61,32 +52,23 @@ class Rank:
 
     def wait_for(self, text: str) -> str:
         """The first line that contains `text`; fails when the rank ends without it."""
-
-        line = self.line_within(text, PATIENCE)
-        assert line is not None, f"no line with {text!r} in:\n{self.log}"
-        return line
+        return self._said.expect(text, PATIENCE)
 
     def line_within(self, text: str, seconds: float) -> str | None:
         """The first line that contains `text`; None when it has not come in that time, or the rank has ended."""
-
-        def found() -> str | None:
-            return next((line for line in self.lines if text in line), None)
-
-        with self._news:
-            self._news.wait_for(lambda: found() is not None or self._ended, seconds)
-            return found()
+        return self._said.within(text, seconds)
 
     def exit_code(self) -> int:
         """Wait for the rank to end."""
         code = self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
+        self._said.end(PATIENCE)
         return code
 
     def close(self) -> None:
         """Kill what still runs."""
         self.process.kill()
         self.process.wait()
-        self._reader.join()
+        self._said.end()
         assert self.process.stdout is not None
         self.process.stdout.close()
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.debian import codename
+
 ROOT = Path(__file__).resolve().parents[3]
 CACHE = ROOT / ".cache" / "docker-tests"
 BASE = "sparkpair-test-base:1"
@@ -186,19 +188,10 @@ def base_archive() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
             unfinished = CACHE / "base.new.tar"
-            codename = _codename()
             subprocess.run(
-                [str(BOOTSTRAP), "--quiet", "--variant=extract", f"--include={_PACKAGES}", codename, str(unfinished)],
+                [str(BOOTSTRAP), "--quiet", "--variant=extract", f"--include={_PACKAGES}", codename(), str(unfinished)],
                 check=True,
                 stdin=subprocess.DEVNULL,
             )
             os.replace(unfinished, archive)
     return archive
-
-
-def _codename() -> str:
-    for line in Path("/etc/os-release").read_text().splitlines():
-        name, _, value = line.partition("=")
-        if name == "VERSION_CODENAME":
-            return value.strip('"')
-    return "stable"

@@ -6,9 +6,8 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
-import threading
-from collections.abc import Iterator
 
+from tests.lines import Lines
 from tests.pair import layout
 from tests.pair.machines import Machine
 from tests.pair.paths import HERE, ROOT
@@ -66,32 +65,16 @@ class Gathering:
         self.process = subprocess.Popen(
             machine.ssh(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        self.lines: list[str] = []
-        self._news = threading.Condition()
-        self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._said = Lines(self.process)
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._news:
-                self.lines.append(line.rstrip())
-                self._news.notify_all()
-        with self._news:
-            self._ended = True
-            self._news.notify_all()
-
-    def _found(self, text: str) -> Iterator[str]:
-        return (line for line in self.lines if text in line)
+    @property
+    def lines(self) -> list[str]:
+        """What the rank has printed so far."""
+        return self._said.all
 
     def wait_for(self, text: str) -> str:
         """The first line with `text`; fails when it does not come."""
-        with self._news:
-            self._news.wait_for(lambda: any(self._found(text)) or self._ended, PATIENCE)
-        line = next(self._found(text), None)
-        assert line is not None, f"no line with {text!r} in:\n" + "\n".join(self.lines)
-        return line
+        return self._said.expect(text, PATIENCE)
 
     def signal(self, name: str) -> None:
         """Send the rank's process a signal."""
@@ -100,7 +83,7 @@ class Gathering:
     def exit_code(self) -> int:
         """Wait for the rank to end."""
         code = self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
+        self._said.end(PATIENCE)
         return code
 
     def close(self) -> None:
@@ -108,6 +91,6 @@ class Gathering:
         if self.process.poll() is None:
             self.machine.run(f"pkill --signal KILL --full '^python3 {self._known}'", check=False)
             self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
+        self._said.end(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()

@@ -150,7 +150,7 @@ def _tokenizer_document(size: int) -> dict[str, Any]:
     tokenizer.train_from_iterator(_data("miniature_words.txt").splitlines(), trainer)
     document: dict[str, Any] = json.loads(tokenizer.to_str())
     _fill(document["model"]["vocab"], size)
-    document["added_tokens"] = [_added_token(size + index, marker) for index, marker in enumerate(MARKERS)]
+    document["added_tokens"] = [added_token(size + index, marker) for index, marker in enumerate(MARKERS)]
     return document
 
 
@@ -171,7 +171,8 @@ def _is_readable(piece: str) -> bool:
         return False
 
 
-def _added_token(token_id: int, marker: str) -> dict[str, Any]:
+def added_token(token_id: int, marker: str) -> dict[str, Any]:
+    """Return a marker's entry in `added_tokens` of tokenizer.json."""
     return {
         "id": token_id,
         "content": marker,
