@@ -98,7 +98,9 @@ class Pair:
             host: {
                 "__rank_specs": self.specs(host),
                 "__settings_resolved": {"settings": {**settings, "docker_host": self.daemons[host].socket}},
-                "__preflight_probe": {"probe": {"state_dir": str(self.home / host), "ranks": []}},
+                "__preflight_probe": {
+                    "probe": {"state_dir": str(self.home / host), "ranks": [], "autostart": {"supervisor": None}}
+                },
                 "__preflight_report": {"ports": {"port": 0, "master_port": 0, "to_remember": False}},
             }
             for host in HOSTS
