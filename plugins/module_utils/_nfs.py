@@ -12,6 +12,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.sparkpair.serving.plugins.module_utils._rank_supervisor import write_json
+
 _RECORD = "nfs-volume.json"
 
 
@@ -25,10 +27,7 @@ def remember(state_dir: str, name: str, server: str, path: str, digests: Sequenc
     """Keep that a volume was mounted and shows snapshots with these digests. Raises OSError."""
     record = {"name": name, "server": server, "path": path, "digests": list(digests)}
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
-    unfinished = os.path.join(state_dir, f"{_RECORD}.{os.getpid()}")
-    with open(unfinished, "w", encoding="utf-8") as file:
-        json.dump(record, file)
-    os.replace(unfinished, os.path.join(state_dir, _RECORD))
+    write_json(os.path.join(state_dir, _RECORD), record)
 
 
 def remembered(state_dir: str, name: str, options: Mapping[str, str]) -> dict[str, Any] | None:
