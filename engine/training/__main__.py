@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 
-from training.train import Run, Settings, log_to
+from training.train import FINISHING_RATE, RATE, Run, Settings, log_to
 
 
 def main() -> None:
@@ -17,7 +17,8 @@ def main() -> None:
     parser.add_argument("--plan", type=float, required=True, metavar="P", help="minutes of all runs together")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="dimensions (default %(default)s)")
     parser.add_argument("--tokens", type=int, default=32768, metavar="N", help="of a batch (default %(default)s)")
-    parser.add_argument("--rate", type=float, default=4e-3, metavar="R", help="highest rate (default %(default)s)")
+    usual = f"highest rate (default {RATE}, with EXL3 experts {FINISHING_RATE})"
+    parser.add_argument("--rate", type=float, metavar="R", help=usual)
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that make batches")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu or cuda (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, metavar="S")

@@ -13,10 +13,16 @@ from torch import Tensor, nn
 STACKED = re.compile(r"(.*\.mlp\.experts)\.(gate_proj|up_proj|down_proj)")
 
 
-def checkpoint_tensors(twin: nn.Module) -> dict[str, Tensor]:
-    """Every tensor by its name in a checkpoint, fp32; parts of the twin's own, not copies."""
+def checkpoint_tensors(twin: nn.Module, *, frozen: bool = True) -> dict[str, Tensor]:
+    """Every tensor by its name in a checkpoint, fp32; parts of the twin's own, not copies.
+
+    Without `frozen`, parameters that are not trained are left out.
+    """
+    left_out = set() if frozen else {name for name, one in twin.named_parameters() if not one.requires_grad}
     found: dict[str, Tensor] = {}
     for name, tensor in twin.state_dict().items():
+        if name in left_out:
+            continue
         stacked = STACKED.fullmatch(name)
         if stacked is None:
             found[name] = tensor

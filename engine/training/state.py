@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a training run stands: written as it goes, so that the next run goes on.
 
-`weights-N.safetensors` hold the weights in bf16, each small enough to be carried; `state.pt` beside them holds all of
-it in fp32 with the optimiser, for a run on the same machine. Without it a run warms the optimiser up again.
+`weights-N.safetensors` hold the weights in bf16, each small enough to be carried, experts apart once these are EXL3;
+`state.pt` beside them holds all of it in fp32 with the optimiser, for a run on the same machine. Without it a run warms
+the optimiser up again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from training import experts
 from training.names import checkpoint_tensors, load_tensors
 from training.optimiser import Optimiser
 
@@ -28,7 +30,10 @@ PROGRESS = "progress.json"
 
 @dataclasses.dataclass(slots=True)
 class Progress:
-    """How far training has come: minutes of all runs together, steps, tokens of them."""
+    """How far training has come: minutes of all runs together, steps, tokens of them.
+
+    Minutes count from zero again once the experts are EXL3; steps and tokens go on.
+    """
 
     minutes: float = 0.0
     steps: int = 0
@@ -39,7 +44,8 @@ def save(directory: pathlib.Path, model: nn.Module, optimiser: Optimiser | None,
     """Write everything; what stood there before is replaced, the whole state last."""
     directory.mkdir(parents=True, exist_ok=True)
     save_weights(directory, model)
-    (directory / PROGRESS).write_text(json.dumps(dataclasses.asdict(progress)) + "\n", encoding="utf-8")
+    (directory / f"{PROGRESS}.new").write_text(json.dumps(dataclasses.asdict(progress)) + "\n", encoding="utf-8")
+    (directory / f"{PROGRESS}.new").replace(directory / PROGRESS)
     if optimiser is not None:
         whole = {"model": model.state_dict(), "optimiser": optimiser.state(), "progress": dataclasses.asdict(progress)}
         torch.save(whole, directory / f"{WHOLE}.new")
@@ -47,20 +53,26 @@ def save(directory: pathlib.Path, model: nn.Module, optimiser: Optimiser | None,
 
 
 def save_weights(directory: pathlib.Path, model: nn.Module) -> None:
-    """Write the weights in bf16, what is no matrix in fp32, in files of PART_BYTES."""
-    for old in directory.glob("weights-*.safetensors"):
-        old.unlink()
+    """Write the weights in bf16, what is no matrix in fp32, in files of PART_BYTES; frozen ones are left out.
+
+    Whoever is ended while they are written leaves the old ones, as long as these are as many.
+    """
     parts: list[dict[str, Tensor]] = [{}]
     size = 0
-    for name, tensor in checkpoint_tensors(model).items():
+    for name, tensor in checkpoint_tensors(model, frozen=False).items():
         kept = tensor.detach().to("cpu", torch.bfloat16 if tensor.dim() > 1 else torch.float32, copy=True).contiguous()
         if size + kept.nbytes > PART_BYTES:
             parts.append({})
             size = 0
         parts[-1][name] = kept
         size += kept.nbytes
-    for number, part in enumerate(parts):
-        save_file(part, str(directory / f"weights-{number}.safetensors"))
+    files = [directory / f"weights-{number}.safetensors" for number in range(len(parts))]
+    for file, part in zip(files, parts, strict=True):
+        save_file(part, f"{file}.new")
+    for file in files:
+        pathlib.Path(f"{file}.new").replace(file)
+    for old in set(directory.glob("weights-*.safetensors")) - set(files):
+        old.unlink()
 
 
 def load(directory: pathlib.Path, model: nn.Module, optimiser: Optimiser | None) -> Progress | None:
@@ -74,7 +86,7 @@ def load(directory: pathlib.Path, model: nn.Module, optimiser: Optimiser | None)
     files = sorted(directory.glob("weights-*.safetensors"))
     if not files:
         return None
-    tensors: dict[str, Tensor] = {}
+    tensors = experts.decoded(experts.read(directory)) if experts.encoded(directory) else {}
     for file in files:
         tensors |= load_file(str(file))
     load_tensors(model, tensors)

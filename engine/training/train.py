@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: as many steps as fit into some minutes, from where the last run ended."""
+"""The training loop: as many steps as fit into some minutes, from where the last run ended.
+
+In a directory whose experts are EXL3 it finishes the model: these stay, the rest learns to live with their rounding, on
+the rows of the plan's end and at a rate that rises and falls once more.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from typing import Any
 import torch
 from sparkpair.checkpoint.miniature import place_token_ids
 
-from training import state
+from training import experts, state
 from training.losses import Losses, Stepper
 from training.mixture import Rows
 from training.optimiser import Optimiser
@@ -37,6 +41,10 @@ CURRICULUM: tuple[tuple[float, dict[Rows, float]], ...] = (
 # Until this part of the plan half of the longer rows attend to everything, for the indexers to learn from.
 SHOWN_EVERYTHING = 0.5
 
+# The highest rates of training and of finishing.
+RATE = 4e-3
+FINISHING_RATE = 1e-3
+
 BALANCE_RATE = 0.002
 WARM_UP_STEPS = 100
 
@@ -45,8 +53,9 @@ WARM_UP_STEPS = 100
 class Settings:
     """`work` holds text files, state and log. `minutes` of this run, `plan` minutes of all runs together.
 
-    `tokens` of a batch; `workers` processes that make batches. `length`, for tests: all rows are short ones of so many
-    tokens. `steps` ends a run early.
+    `tokens` of a batch; `rate`, the highest, None for the usual one; `workers` processes that make batches. `length`,
+    for tests: all rows are short ones of so many tokens. `steps` ends a run early. Figures are told every `log_every`
+    seconds, and everything is saved every `save_every`.
     """
 
     work: pathlib.Path
@@ -54,7 +63,7 @@ class Settings:
     plan: float
     size: Size = "full"
     tokens: int = 32768
-    rate: float = 4e-3
+    rate: float | None = None
     workers: int = 0
     device: str = "cpu"
     seed: int = 1
@@ -62,6 +71,7 @@ class Settings:
     steps: int | None = None
     length: int | None = None
     log_every: float = 5.0
+    save_every: float = 60.0
 
 
 def prepare(work: pathlib.Path, size: Size) -> dict[str, Any]:
@@ -103,6 +113,9 @@ class Run:
         torch.manual_seed(settings.seed)
         on_gpu = self.device.type == "cuda"
         self.twin = Twin(self.document, torch.bfloat16 if on_gpu else torch.float32).to(self.device)
+        self.finishing = experts.encoded(settings.work)
+        if self.finishing:
+            experts.freeze(self.twin)
         self.optimiser = Optimiser(self.twin, self.device)
         self.progress = state.load(settings.work, self.twin, self.optimiser) or state.Progress()
         self.stepper = Stepper(self.twin, self.device, capture=settings.capture)
@@ -126,9 +139,10 @@ class Run:
         return next(self._sources[kind])
 
     def train(self, say: Callable[[dict[str, Any]], None]) -> None:
-        """Step until the minutes are over, telling `say` the figures now and then; then save."""
+        """Step until the minutes are over, telling `say` the figures and saving now and then, and at the end."""
         settings, progress = self.settings, self.progress
-        begun = told = time.monotonic()
+        peak = settings.rate or (FINISHING_RATE if self.finishing else RATE)
+        begun = told = saved = time.monotonic()
         before = progress.minutes
         first, tokens = progress.steps, progress.tokens
         self.twin.train()
@@ -136,9 +150,10 @@ class Run:
             if settings.steps is not None and progress.steps - first >= settings.steps:
                 break
             part = progress.minutes / settings.plan
-            kind, everything = kind_at(part, self._rng) if settings.length is None else ("short", False)
+            stage = 1.0 if self.finishing else part
+            kind, everything = kind_at(stage, self._rng) if settings.length is None else ("short", False)
             batch = self.batch(kind)
-            rate = rate_at(part, progress.steps - first, settings.rate)
+            rate = rate_at(part, progress.steps - first, peak)
             losses = self.stepper.backward(batch, everything=everything)
             self.optimiser.step(rate, pictures=kind == "short")
             balance(self.twin, BALANCE_RATE)
@@ -150,6 +165,10 @@ class Run:
                 speed = (progress.tokens - tokens) / (now - told)
                 say(self._figures(losses, kind, rate) | {"tokens_per_s": round(speed)})
                 told, tokens = now, progress.tokens
+                # Only after figures: they are where a loss that is no number ends the run.
+                if now - saved >= settings.save_every:
+                    state.save(settings.work, self.twin, self.optimiser, progress)
+                    saved = now
         state.save(settings.work, self.twin, self.optimiser, progress)
 
     def _figures(self, losses: Losses, kind: Rows, rate: float) -> dict[str, Any]:

@@ -136,6 +136,13 @@ def test_the_search_nears_the_bound_of_a_gaussian_and_closes_every_ring() -> Non
         assert bound < error < 1.2 * bound
 
 
+def test_a_tile_has_the_same_symbols_however_many_search_beside_it() -> None:
+    values = CODEBOOK_RMS * devices.randn(5, 256, seed=8)
+    alone = search_symbols(values, 4, batch=1)
+    for batch in (None, 3):
+        assert torch.equal(search_symbols(values, 4, batch=batch), alone)
+
+
 def test_an_encoded_matrix_is_near_the_matrix_even_with_outliers() -> None:
     matrix = 0.02 * devices.randn(128, 128, seed=5)
     matrix[3] *= 20

@@ -4,43 +4,25 @@
 from __future__ import annotations
 
 import pathlib
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
 from training import state
-from training.cases import draw
-from training.encode import Encoder
 from training.mixture import Rows
-from training.packing import Packer, Shape
+from training.packing import Shape
 from training.plan import MOST_BYTES, stored_bytes
 from training.skills.instructions import instructions
 from training.skills.pictures import pictures
-from training.train import Run, Settings, prepare
+from training.train import Run, Settings
 from training.twin.batch import Batch
+
+from tests.engine.trained.small import small_batch
 
 torch.set_num_threads(1)
 
 # What the text files of the full size take at most.
 TEXT_BYTES = 80_000
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("work")
-    prepare(path, "tiny")
-    return path
-
-
-def small_batch(work: pathlib.Path, makers: tuple[Any, ...] = (instructions,), shape: Shape | None = None) -> Batch:
-    encoder = Encoder(work / "text")
-    rng = random.Random(1)
-    packer = Packer(shape or Shape(4, 128, 0), encoder.tokenizer.marker_ids["<|endoftext|>"])
-    while packer.add(encoder.document(draw(makers[rng.randrange(len(makers))], rng, "train"))):
-        pass
-    return packer.batch()
 
 
 def test_weights_drafter_and_text_fit_into_what_the_repository_may_hold() -> None:

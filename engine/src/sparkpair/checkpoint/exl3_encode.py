@@ -17,8 +17,10 @@ from sparkpair.kernels.weights import Exl3Weight
 # The root mean square the encoder gives a tile: the spread that the codebook's values cover best.
 CODEBOOK_RMS = 1.24371088
 
-# Tiles that search side by side: the costs of this many stay in a core's cache.
-BATCH = 4
+# Tiles that search side by side: on a CPU so few that their costs stay in a core's cache, on a GPU so many that a step
+# is worth its launch. There they take 4 GiB, 4 MiB a tile.
+CPU_BATCH = 4
+GPU_BATCH = 1024
 
 
 def pack_symbols(symbols: Tensor, bits: int) -> Tensor:
@@ -32,9 +34,14 @@ def pack_symbols(symbols: Tensor, bits: int) -> Tensor:
     return torch.where(halves >= 2**15, halves - 2**16, halves).to(torch.int16)
 
 
-def search_symbols(values: Tensor, bits: int) -> Tensor:
-    """The symbols whose decoded values come near `values` fp32 [n, 256] (in symbol order), int64 [n, 256]."""
-    return torch.cat([_search(values[at : at + BATCH], bits) for at in range(0, values.shape[0], BATCH)])
+def search_symbols(values: Tensor, bits: int, batch: int | None = None) -> Tensor:
+    """The symbols whose decoded values come near `values` fp32 [n, 256] (in symbol order), int64 [n, 256].
+
+    `batch` tiles search side by side; None: as many as suit the device.
+    """
+    if batch is None:
+        batch = CPU_BATCH if values.device.type == "cpu" else GPU_BATCH
+    return torch.cat([_search(values[at : at + batch], bits) for at in range(0, values.shape[0], batch)])
 
 
 def _search(values: Tensor, bits: int) -> Tensor:
@@ -81,7 +88,8 @@ def _walk(values: Tensor, bits: int, cost: Tensor, end: Tensor | None) -> Tensor
 def encode(matrix: Tensor, bits: int, generator: torch.Generator) -> Exl3Weight:
     """`matrix` fp32 [out, in], both multiples of 128, as an EXL3 linear of `bits` (2 to 8) bits a weight.
 
-    `generator` draws the signs that spread outliers before the transforms.
+    `generator`, of the CPU, draws the signs that spread outliers before the transforms. The result is on the matrix's
+    device.
     """
     outputs, inputs = matrix.shape
     svh = _signs(outputs, generator, matrix.device)
