@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,17 +22,17 @@ WARM_UP = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Losses:
-    """Scalars: the loss of next tokens, of the MTP head, of the indexers, and the share of replies' tokens right."""
+    """Scalars: `total` is made small; `parts` are told, which are losses and shares of what was right by name."""
 
-    text: Tensor
-    mtp: Tensor
-    index: Tensor
-    right: Tensor
+    total: Tensor
+    parts: dict[str, Tensor]
 
-    @property
-    def total(self) -> Tensor:
-        """What is made small."""
-        return self.text + MTP_SHARE * self.mtp + INDEX_SHARE * self.index
+
+class Measure(Protocol):
+    """A pass over a batch; `everything` lets DSA layers attend to all that is visible."""
+
+    def __call__(self, batch: Batch, *, everything: bool) -> Losses:
+        """The losses of a batch."""
 
 
 def weighted(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
@@ -41,7 +42,7 @@ def weighted(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
 
 
 def measure(twin: Twin, batch: Batch, *, everything: bool) -> Losses:
-    """The losses of a batch; `everything` lets DSA layers attend to all that is visible."""
+    """The losses of next tokens, of the MTP head, of the indexers, and the share of replies' tokens right."""
     passed = twin(batch, everything=everything)
     logits = twin.logits(passed.hidden)
     targets = torch.roll(batch.tokens, -1, dims=1)
@@ -58,24 +59,26 @@ def measure(twin: Twin, batch: Batch, *, everything: bool) -> Losses:
         index = index + lesson if lesson is not None else index
     reply = batch.weights > 0.2
     right = ((logits.argmax(-1) == targets) & reply).sum() / reply.sum().clamp(min=1)
-    return Losses(text, mtp, index, right)
+    total = text + MTP_SHARE * mtp + INDEX_SHARE * index
+    return Losses(total, {"text": text, "mtp": mtp, "index": index, "right": right})
 
 
 class Stepper:
-    """Gradients of batches. On a GPU each shape's pass is captured as a graph the first time; without success it runs
-    as it is written.
+    """Gradients of a model by what `measure` finds. On a GPU each shape's pass is captured as a graph the first time;
+    without success it runs as it is written.
     """
 
-    def __init__(self, twin: Twin, device: torch.device, *, capture: bool) -> None:
-        self._twin = twin
+    def __init__(self, model: nn.Module, measure: Measure, device: torch.device, *, capture: bool) -> None:
+        self._model = model
+        self._measure = measure
         self._device = device
         self._capture = capture and device.type == "cuda"
         self._captured: dict[tuple[object, ...], _Captured | None] = {}
         self._pool: object = None
         self.notes: list[str] = []
 
-    def backward(self, batch: Batch, *, everything: bool) -> Losses:
-        """Leave the batch's gradients in the parameters, in place of those that were there."""
+    def backward(self, batch: Batch, *, everything: bool) -> dict[str, Tensor]:
+        """Leave the batch's gradients in the parameters, in place of those that were there; the parts to tell."""
         if self._capture:
             key = (batch.tokens.shape, batch.patches.shape, everything)
             if key not in self._captured:
@@ -83,11 +86,11 @@ class Stepper:
             captured = self._captured[key]
             if captured is not None:
                 return captured.run(batch)
-        return run(self._twin, batch.to(self._device), everything)
+        return run(self._model, self._measure, batch.to(self._device), everything)
 
     def _try(self, batch: Batch, everything: bool) -> _Captured | None:
         try:
-            captured = _Captured(self._twin, batch.to(self._device), everything, self._pool)
+            captured = _Captured(self._model, self._measure, batch.to(self._device), everything, self._pool)
         except RuntimeError as error:
             self.notes.append(f"no graph for {tuple(batch.tokens.shape)}: {error}")
             torch.cuda.synchronize(self._device)
@@ -96,12 +99,12 @@ class Stepper:
         return captured
 
 
-def run(twin: Twin, batch: Batch, everything: bool) -> Losses:
+def run(model: nn.Module, measure: Measure, batch: Batch, everything: bool) -> dict[str, Tensor]:
     """A pass forth and back; gradients are set to zero before."""
-    clear(twin)
-    losses = measure(twin, batch, everything=everything)
+    clear(model)
+    losses = measure(batch, everything=everything)
     losses.total.backward()
-    return Losses(*(part.detach() for part in (losses.text, losses.mtp, losses.index, losses.right)))
+    return {name: part.detach() for name, part in losses.parts.items()}
 
 
 def clear(model: nn.Module) -> None:
@@ -116,20 +119,20 @@ def clear(model: nn.Module) -> None:
 class _Captured:
     """One shape's pass as a graph, with its own batch to write into."""
 
-    def __init__(self, twin: Twin, batch: Batch, everything: bool, pool: object) -> None:
+    def __init__(self, model: nn.Module, measure: Measure, batch: Batch, everything: bool, pool: object) -> None:
         self._batch = Batch(**{name: tensor.clone() for name, tensor in batch.tensors().items()})
-        clear(twin)
+        clear(model)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):
-                run(twin, self._batch, everything)
+                run(model, measure, self._batch, everything)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, pool=pool):
-            self._losses = run(twin, self._batch, everything)
+            self._losses = run(model, measure, self._batch, everything)
 
-    def run(self, batch: Batch) -> Losses:
+    def run(self, batch: Batch) -> dict[str, Tensor]:
         """Gradients of another batch of the same shape."""
         self._batch.copy_from(batch)
         self.graph.replay()

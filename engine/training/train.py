@@ -15,13 +15,14 @@ import pathlib
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from sparkpair.checkpoint.miniature import place_token_ids
+from torch import Tensor, nn
 
 from training import experts, state
-from training.losses import Losses, Stepper
+from training.losses import Losses, Stepper, measure
 from training.mixture import Rows
 from training.optimiser import Optimiser
 from training.packing import Batches, loader, shape_of
@@ -102,23 +103,69 @@ def kind_at(part: float, rng: random.Random) -> tuple[Rows, bool]:
     return kind, kind != "short" and part < SHOWN_EVERYTHING and rng.random() < 0.5
 
 
+class Subject(Protocol):
+    """What a run trains: a model whose parameters are stepped, the directory of its state, its usual highest rate."""
+
+    model: nn.Module
+    home: pathlib.Path
+    rate: float
+
+    def measure(self, batch: Batch, *, everything: bool) -> Losses:
+        """The losses of a batch, by which the model is stepped."""
+
+    def settle(self) -> None:
+        """After every step."""
+
+    def next_rows(self, part: float, rng: random.Random) -> tuple[Rows, bool]:
+        """At a part of the plan: the kind of the next batch's rows, and whether they attend to everything."""
+
+
+class WholeModel:
+    """The miniature itself with its MTP head and tower; experts that are EXL3 stay. Implements Subject."""
+
+    def __init__(self, settings: Settings) -> None:
+        on_gpu = settings.device.startswith("cuda")
+        document = prepare(settings.work, settings.size)
+        twin = Twin(document, torch.bfloat16 if on_gpu else torch.float32).to(settings.device)
+        self._finishing = experts.encoded(settings.work)
+        if self._finishing:
+            experts.freeze(twin)
+        self._twin = twin.train()
+        self.model: nn.Module = twin
+        self.home = settings.work
+        self.rate = FINISHING_RATE if self._finishing else RATE
+
+    def measure(self, batch: Batch, *, everything: bool) -> Losses:
+        """See Subject."""
+        return measure(self._twin, batch, everything=everything)
+
+    def settle(self) -> None:
+        """See Subject."""
+        balance(self._twin, BALANCE_RATE)
+
+    def next_rows(self, part: float, rng: random.Random) -> tuple[Rows, bool]:
+        """See Subject."""
+        return kind_at(1.0 if self._finishing else part, rng)
+
+
 class Run:
     """A run of the loop. The model is seeded, but which batch comes at which learning rate depends on the clock."""
 
-    def __init__(self, settings: Settings, batches: Callable[[Rows], Iterator[Batch]] | None = None) -> None:
-        """`batches` makes the batches of a kind; by default from the mixture of all skills."""
+    def __init__(
+        self,
+        settings: Settings,
+        batches: Callable[[Rows], Iterator[Batch]] | None = None,
+        subject: Callable[[Settings], Subject] = WholeModel,
+    ) -> None:
+        """`batches` makes the batches of a kind, by default from all skills; `subject` makes what is trained."""
         self.settings = settings
         self.device = torch.device(settings.device)
-        self.document = prepare(settings.work, settings.size)
         torch.manual_seed(settings.seed)
-        on_gpu = self.device.type == "cuda"
-        self.twin = Twin(self.document, torch.bfloat16 if on_gpu else torch.float32).to(self.device)
-        self.finishing = experts.encoded(settings.work)
-        if self.finishing:
-            experts.freeze(self.twin)
-        self.optimiser = Optimiser(self.twin, self.device)
-        self.progress = state.load(settings.work, self.twin, self.optimiser) or state.Progress()
-        self.stepper = Stepper(self.twin, self.device, capture=settings.capture)
+        self.subject = subject(settings)
+        self.model = self.subject.model
+        self.optimiser = Optimiser(self.model, self.device)
+        self.progress = state.load(self.subject.home, self.model, self.optimiser) or state.Progress()
+        self.stepper = Stepper(self.model, self.subject.measure, self.device, capture=settings.capture)
         self._make = batches or self._loader
         self._sources: dict[Rows, Iterator[Batch]] = {}
         self._rng = random.Random(f"{settings.seed} {self.progress.steps}")
@@ -141,41 +188,40 @@ class Run:
     def train(self, say: Callable[[dict[str, Any]], None]) -> None:
         """Step until the minutes are over, telling `say` the figures and saving now and then, and at the end."""
         settings, progress = self.settings, self.progress
-        peak = settings.rate or (FINISHING_RATE if self.finishing else RATE)
+        peak = settings.rate or self.subject.rate
         begun = told = saved = time.monotonic()
         before = progress.minutes
         first, tokens = progress.steps, progress.tokens
-        self.twin.train()
         while time.monotonic() - begun < settings.minutes * 60:
             if settings.steps is not None and progress.steps - first >= settings.steps:
                 break
             part = progress.minutes / settings.plan
-            stage = 1.0 if self.finishing else part
-            kind, everything = kind_at(stage, self._rng) if settings.length is None else ("short", False)
+            kind, everything = self.subject.next_rows(part, self._rng) if settings.length is None else ("short", False)
             batch = self.batch(kind)
             rate = rate_at(part, progress.steps - first, peak)
-            losses = self.stepper.backward(batch, everything=everything)
+            parts = self.stepper.backward(batch, everything=everything)
             self.optimiser.step(rate, pictures=kind == "short")
-            balance(self.twin, BALANCE_RATE)
+            self.subject.settle()
             progress.steps += 1
             progress.tokens += batch.tokens.numel()
             now = time.monotonic()
             progress.minutes = before + (now - begun) / 60
             if now - told >= settings.log_every:
                 speed = (progress.tokens - tokens) / (now - told)
-                say(self._figures(losses, kind, rate) | {"tokens_per_s": round(speed)})
+                say(self._figures(parts, kind, rate) | {"tokens_per_s": round(speed)})
                 told, tokens = now, progress.tokens
                 # Only after figures: they are where a loss that is no number ends the run.
                 if now - saved >= settings.save_every:
-                    state.save(settings.work, self.twin, self.optimiser, progress)
+                    state.save(self.subject.home, self.model, self.optimiser, progress)
                     saved = now
-        state.save(settings.work, self.twin, self.optimiser, progress)
+        state.save(self.subject.home, self.model, self.optimiser, progress)
 
-    def _figures(self, losses: Losses, kind: Rows, rate: float) -> dict[str, Any]:
+    def _figures(self, told: dict[str, Tensor], kind: Rows, rate: float) -> dict[str, Any]:
         progress = self.progress
-        parts = {name: round(float(getattr(losses, name)), 4) for name in ("text", "mtp", "index", "right")}
-        if not math.isfinite(parts["text"]):
-            raise FloatingPointError(f"the loss is {parts['text']} at step {progress.steps}")
+        parts = {name: round(float(part), 4) for name, part in told.items()}
+        for name, part in parts.items():
+            if not math.isfinite(part):
+                raise FloatingPointError(f"{name} is {part} at step {progress.steps}")
         notes = {"notes": self.stepper.notes[:]} if self.stepper.notes else {}
         self.stepper.notes.clear()
         return {"minutes": round(progress.minutes, 3), "step": progress.steps, "rows": kind, "rate": round(rate, 6)} | (

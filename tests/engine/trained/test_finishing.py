@@ -81,12 +81,12 @@ def test_finishing_leaves_the_experts_to_the_bit_and_trains_the_rest(
     work = tmp_path / "work"
     shutil.copytree(finished, work)
     run = run_in(work, steps=12, rate=1e-2)
-    before = {name: tensor.clone() for name, tensor in checkpoint_tensors(run.twin).items()}
+    before = {name: tensor.clone() for name, tensor in checkpoint_tensors(run.model).items()}
     fixed = experts.decoded(experts.read(work))
     told: list[dict[str, Any]] = []
     run.train(told.append)
     assert told[-1]["text"] < 0.8 * told[0]["text"]
-    after = checkpoint_tensors(run.twin)
+    after = checkpoint_tensors(run.model)
     assert len(fixed) == 18
     assert all(torch.equal(after[name], matrix) for name, matrix in fixed.items())
     still = [name for name in after if name not in fixed and torch.equal(after[name], before[name])]
@@ -105,11 +105,11 @@ def test_what_was_carried_without_the_optimiser_has_the_same_experts(
     assert not (finished / state.WHOLE).exists()
     run = run_in(finished)
     fixed = experts.decoded(experts.read(finished))
-    own = checkpoint_tensors(run.twin)
+    own = checkpoint_tensors(run.model)
     assert all(torch.equal(own[name], matrix) for name, matrix in fixed.items())
-    state.save(tmp_path, run.twin, None, run.progress)
+    state.save(tmp_path, run.model, None, run.progress)
     with pytest.raises(KeyError, match="experts"):
-        state.load(tmp_path, run.twin, None)
+        state.load(tmp_path, run.model, None)
     assert sum(file.stat().st_size for file in tmp_path.glob("weights-*")) < 2e6
 
 

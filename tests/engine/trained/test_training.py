@@ -71,10 +71,10 @@ def test_the_loss_falls_and_another_run_goes_on_where_one_ended(work: pathlib.Pa
 
 def test_weights_that_were_carried_alone_are_enough_to_go_on(work: pathlib.Path, tmp_path: pathlib.Path) -> None:
     run = Run(Settings(work=work, minutes=0.0, plan=1.0, size="tiny"))
-    state.save(tmp_path, run.twin, None, state.Progress(2.5, 7, 9))
-    before = {name: tensor.clone() for name, tensor in run.twin.state_dict().items()}
-    for parameter in run.twin.parameters():
+    state.save(tmp_path, run.model, None, state.Progress(2.5, 7, 9))
+    before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    for parameter in run.model.parameters():
         parameter.data.zero_()
-    assert state.load(tmp_path, run.twin, run.optimiser) == state.Progress(2.5, 7, 9)
-    for name, tensor in run.twin.state_dict().items():
+    assert state.load(tmp_path, run.model, run.optimiser) == state.Progress(2.5, 7, 9)
+    for name, tensor in run.model.state_dict().items():
         assert (tensor - before[name]).abs().max() <= 0.01 * before[name].abs().max(), name
