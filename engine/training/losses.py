@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from training.twin.batch import Batch
 from training.twin.model import Twin
+from training.twin.rows import fused
 
 MTP_SHARE = 0.3
 INDEX_SHARE = 1.0
@@ -35,10 +36,11 @@ class Measure(Protocol):
         """The losses of a batch."""
 
 
+@fused
 def weighted(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """The mean loss of `logits` [B, T, vocab] with `weights` [B, T]."""
-    losses = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-    return (losses * weights.flatten()).sum() / weights.sum().clamp(min=1e-6)
+    """The mean loss of `logits` [N, vocab] with `weights` [N]."""
+    losses = functional.cross_entropy(logits, targets, reduction="none")
+    return (losses * weights).sum() / weights.sum().clamp(min=1e-6)
 
 
 def measure(twin: Twin, batch: Batch, *, everything: bool) -> Losses:
@@ -46,7 +48,7 @@ def measure(twin: Twin, batch: Batch, *, everything: bool) -> Losses:
     passed = twin(batch, everything=everything)
     logits = twin.logits(passed.hidden)
     targets = torch.roll(batch.tokens, -1, dims=1)
-    text = weighted(logits, targets, batch.weights)
+    text = weighted(logits.flatten(0, 1), targets.flatten(), batch.weights.flatten())
     index = torch.stack(passed.lessons).sum() if passed.lessons else text.new_zeros(())
     mtp = text.new_zeros(())
     if twin.mtp is not None:
@@ -54,7 +56,8 @@ def measure(twin: Twin, batch: Batch, *, everything: bool) -> Losses:
         inside = batch.document == torch.roll(batch.document, -1, dims=1)
         weights = torch.roll(batch.weights, -1, dims=1) * inside
         weights[:, -1] = 0.0
-        mtp = weighted(twin.logits(rows), torch.roll(batch.tokens, -2, dims=1), weights)
+        further = torch.roll(batch.tokens, -2, dims=1)
+        mtp = weighted(twin.logits(rows).flatten(0, 1), further.flatten(), weights.flatten())
         lesson = twin.mtp.self_attn.lesson
         index = index + lesson if lesson is not None else index
     reply = batch.weights > 0.2

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from training.twin.rows import CentredNorm, Linear, Norm
+from training.twin.rows import CentredNorm, Linear, Norm, fused
 
 # Queries whose scores are held at a time, where there are more.
 QUERIES = 1024
@@ -49,14 +49,14 @@ class Indexer(nn.Module):
         self.index_kpool_compress_gate = nn.Parameter(torch.randn(size, width) * width**-0.5)
 
     def pools(self, x: Tensor) -> Tensor:
-        """Pooled keys [B, T / kpool, D] of `x` [B, T, d]; documents begin on pool boundaries."""
-        keys = self.k_norm(self.wk(x)).unflatten(1, (-1, self.kpool))
-        gates = functional.linear(x, self.index_kpool_compress_gate.to(x.dtype)).unflatten(1, (-1, self.kpool))
-        weights = torch.softmax(gates.float() + self.index_kpool_compress_ape, dim=2).to(x.dtype)
-        return (weights * keys).sum(2)
+        """Pooled keys [N / kpool, D] of `x` [N, d]; documents begin on pool boundaries."""
+        keys = self.k_norm(self.wk(x)).unflatten(0, (-1, self.kpool))
+        gates = functional.linear(x, self.index_kpool_compress_gate.to(x.dtype)).unflatten(0, (-1, self.kpool))
+        weights = torch.softmax(gates.float() + self.index_kpool_compress_ape, dim=1).to(x.dtype)
+        return (weights * keys).sum(1)
 
     def queries(self, x: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """Index queries [B, T, I, D] and head weights [B, T, I] in fp32."""
+        """Index queries [N, I, D] and head weights [N, I] in fp32, of `x` [N, d]."""
         asked = self.wq_b(latent).unflatten(-1, (self.heads, self.size))
         return asked, self.weights_proj(x).float() * self.heads**-0.5
 
@@ -84,18 +84,12 @@ class Dsa(nn.Module):
         self.lesson: Tensor | None = None
 
     def forward(self, x: Tensor, scope: Scope) -> Tensor:
-        """`x` [B, T, d] normed rows -> [B, T, d]."""
+        """`x` [B T, d] normed rows -> [B T, d]."""
         config = self.config
-        latent = self.q_a_layernorm(self.q_a_proj(x))
-        queries = self.q_b_proj(latent).unflatten(-1, (config.num_heads, -1))
-        rows = self.kv_a_layernorm(self.kv_a_proj_with_mqa(x))
-        expanded = self.kv_b_proj(rows).unflatten(-1, (config.num_heads, -1))
-        keys, values = expanded.split([config.qk_head_dim, config.v_head_dim], dim=-1)
-        # What the indexer learns from passes nothing on to the model.
-        inputs = x.detach()
-        pools = self.indexer.pools(inputs)
-        index_queries, head_weights = self.indexer.queries(inputs, latent.detach())
-        length = x.shape[1]
+        batch, length = scope.document.shape
+        queries, keys, values, index_queries, head_weights, pools = (
+            rows.unflatten(0, (batch, -1)) for rows in self._project(x)
+        )
         pieces, lessons = [], []
         for start in range(0, length, QUERIES):
             stop = min(start + QUERIES, length)
@@ -120,7 +114,21 @@ class Dsa(nn.Module):
         if self.training:
             taught = torch.stack([lesson for lesson in lessons if lesson is not None]).sum(0)
             self.lesson = taught[0] / taught[1].clamp(min=1.0)
-        return self.o_proj(torch.cat(pieces, dim=1).flatten(2))
+        return self.o_proj(torch.cat(pieces, dim=1).flatten(2).flatten(0, 1))
+
+    @fused
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys [N, H, D] and values [N, H, V]; the indexer's queries, head weights and pools."""
+        config = self.config
+        latent = self.q_a_layernorm(self.q_a_proj(x))
+        queries = self.q_b_proj(latent).unflatten(-1, (config.num_heads, -1))
+        rows = self.kv_a_layernorm(self.kv_a_proj_with_mqa(x))
+        expanded = self.kv_b_proj(rows).unflatten(-1, (config.num_heads, -1))
+        keys, values = expanded.split([config.qk_head_dim, config.v_head_dim], dim=-1)
+        # What the indexer learns from passes nothing on to the model.
+        inputs = x.detach()
+        index_queries, head_weights = self.indexer.queries(inputs, latent.detach())
+        return queries, keys, values, index_queries, head_weights, self.indexer.pools(inputs)
 
     def _attend(
         self,

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hyper-connections: collapse the streams, run a sublayer, spread its result (as `kernels.reference.hyper`)."""
+"""Hyper-connections: collapse the streams, run a sublayer, spread its result (as `kernels.reference.hyper`).
+
+Streams are flat rows, [N, S, d] fp32.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from sparkpair.model.config import TextConfig
 from torch import Tensor
 from torch.nn import functional
 
+from training.twin.rows import Norm, fused
+
 
 def hyper_weights(
     streams: Tensor, fn: Tensor, base: Tensor, scale: Tensor, config: TextConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Collapse [..., S], spread [..., S] and mixing [..., S, S] weights of `streams` [..., S, d], in fp32."""
+    """Collapse [N, S], spread [N, S] and mixing [N, S, S] weights of `streams`, in fp32."""
     count, eps = config.hc_mult, config.hc_eps
     flat = streams.flatten(-2).float()
     flat = flat * torch.rsqrt(flat.square().mean(-1, keepdim=True) + config.rms_norm_eps)
@@ -28,12 +33,27 @@ def hyper_weights(
     return pre, post, comb
 
 
-def hyper_collapse(streams: Tensor, pre: Tensor) -> Tensor:
-    """The sublayer's input: sum over streams of pre_s * streams_s, [..., d]."""
-    return (pre.unsqueeze(-1) * streams.float()).sum(-2).to(streams.dtype)
+@fused
+def hyper_enter(
+    streams: Tensor,
+    hyper: tuple[Tensor, Tensor, Tensor],
+    norm: Norm,
+    config: TextConfig,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sublayer's input [N, d] in `dtype`, the normed sum over streams of pre_s * streams_s, and what `hyper_spread`
+    needs. `hyper` are the sublayer's fn, base and scale.
+    """
+    pre, post, comb = hyper_weights(streams, *hyper, config)
+    collapsed = (pre.unsqueeze(-1) * streams).sum(-2)
+    return norm(collapsed, dtype), post, comb
 
 
+@fused
 def hyper_spread(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-    """New streams: post_s * branch + sum over j of comb[j, s] * streams_j, [..., S, d]; `branch` [..., d]."""
-    mixed = comb.transpose(-1, -2) @ streams.float()
-    return (post.unsqueeze(-1) * branch.float().unsqueeze(-2) + mixed).to(streams.dtype)
+    """New streams: post_s * branch + sum over j of comb[j, s] * streams_j; `branch` [N, d]."""
+    spread = post.unsqueeze(-1) * branch.float().unsqueeze(-2)
+    # Products of 4 x 4 matrices one row at a time are slower than sums.
+    for stream in range(streams.shape[-2]):
+        spread = spread + comb[:, stream, :, None] * streams[:, stream, None, :]
+    return spread

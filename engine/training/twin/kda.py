@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """KDA for training: all chunks of all documents at once, then one small product a chunk to hand the state on.
 
+What concerns one chunk alone has its chunks in the first axis: [M, H, 64, D] for M chunks of all rows of a batch.
+
 Documents begin on chunk boundaries. Within a chunk the decay between two tokens is split at the beginning of the later
 token's block of 16 rows, so that with a bounded decay no factor leaves the range of fp32.
 """
@@ -15,7 +17,7 @@ from sparkpair.model.config import TextConfig
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.twin.rows import Linear, Norm, l2_normalise
+from training.twin.rows import Linear, Norm, fused, l2_normalise
 
 BLOCK = 16
 
@@ -58,52 +60,69 @@ def unit_inverse(lower: Tensor) -> Tensor:
 
 
 def kda_chunks(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, keep: Tensor) -> Tensor:
-    """What the recurrence gives, [B, T, H, V] fp32; T is a multiple of the chunk of 64.
+    """What the recurrence gives, [B T, H, V] fp32; T is a multiple of the chunk of 64.
 
-    `q` (scaled), `k`, `decay` [B, T, H, D], `v` [B, T, H, V], `beta` [B, T, H], all fp32; `keep` [B, T / 64] is 0 for
+    `q` (scaled), `k`, `decay` [B T, H, D], `v` [B T, H, V], `beta` [B T, H], all fp32; `keep` [B, T / 64] is 0 for
     chunks that begin with an empty state and 1 for the others.
     """
-    batch, length, heads, _ = q.shape
-    chunks = length // GRID
+    coupling, *within = _within(q, k, v, decay, beta)
+    move, add, *rest = _onward(unit_inverse(coupling), *within)
+    return _outputs(_states(move, add, keep), *rest)
 
-    def split(x: Tensor) -> Tensor:
-        return x.view(batch, chunks, GRID, heads, -1).permute(0, 3, 1, 2, 4)  # [B, H, N, C, D]
 
-    q, k, v, decay, beta = (split(x) for x in (q, k, v, decay, beta.unsqueeze(-1)))
+def _split(x: Tensor) -> Tensor:
+    return x.unflatten(0, (-1, GRID)).transpose(1, 2).contiguous()
+
+
+@fused
+def _within(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+    """How the tokens of a chunk act on later ones of it, and what `_onward` needs."""
+    q, k, v, decay, beta = (_split(x) for x in (q, k, v, decay, beta.unsqueeze(-1)))
     total = decay.cumsum(-2)
-    before = functional.pad(total[..., BLOCK - 1 : GRID - 1 : BLOCK, :], (0, 0, 1, 0))  # [B, H, N, blocks, D]
+    before = functional.pad(total[..., BLOCK - 1 : GRID - 1 : BLOCK, :], (0, 0, 1, 0))  # [M, H, blocks, D]
     within = (total.unflatten(-2, (-1, BLOCK)) - before.unsqueeze(-2)).exp()
     across = k.unsqueeze(-3) * (before.unsqueeze(-2) - total.unsqueeze(-3)).clamp(max=FURTHEST).exp()
     across = across.transpose(-1, -2)
     ones = torch.ones(GRID, GRID, dtype=q.dtype, device=q.device)
     coupling = ((k.unflatten(-2, (-1, BLOCK)) * within) @ across).flatten(-3, -2) * ones.tril(-1) * beta
     scores = ((q.unflatten(-2, (-1, BLOCK)) * within) @ across).flatten(-3, -2) * ones.tril()
-    solved = unit_inverse(coupling)
+    return coupling, q, k, v, beta, total, scores
+
+
+@fused
+def _onward(
+    solved: Tensor, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, total: Tensor, scores: Tensor
+) -> tuple[Tensor, ...]:
+    """What a chunk makes of the state before it: move @ state + add; and what `_outputs` needs."""
     reach = total.exp()
     from_state = solved @ (beta * k * reach)
     updates = solved @ (beta * v)
     last = total[..., -1:, :]
     onward = (k * (last - total).exp()).transpose(-1, -2)
-    move = torch.diag_embed(last.squeeze(-2).exp()) - onward @ from_state  # [B, H, N, D, D]
-    add = onward @ updates
-    states = _states(move, add, keep)
-    out = (q * reach) @ states + scores @ (updates - from_state @ states)
-    return out.permute(0, 2, 3, 1, 4).reshape(batch, length, heads, -1)
+    move = torch.diag_embed(last.squeeze(-2).exp()) - onward @ from_state  # [M, H, D, D]
+    return move, onward @ updates, q * reach, scores, updates, from_state
+
+
+@fused
+def _outputs(states: Tensor, reached: Tensor, scores: Tensor, updates: Tensor, from_state: Tensor) -> Tensor:
+    out = reached @ states + scores @ (updates - from_state @ states)
+    return out.transpose(1, 2).flatten(0, 1)
 
 
 def _states(move: Tensor, add: Tensor, keep: Tensor) -> Tensor:
-    """The state before every chunk, [B, H, N, D, V]."""
-    batch, heads, chunks = move.shape[:3]
-    kept = functional.pad(keep[:, 1:], (0, 1)).view(batch, 1, chunks, 1, 1)
-    moves = (move * kept).flatten(0, 1).transpose(0, 1)
-    adds = (add * kept).flatten(0, 1).transpose(0, 1)
+    """The state before every chunk, [M, H, D, V]; `keep` [B, M / B]."""
+    batch, chunks = keep.shape
+    heads = move.shape[1]
+    kept = functional.pad(keep[:, 1:], (0, 1)).view(batch, chunks, 1, 1, 1)
+    moves = (move.unflatten(0, (batch, chunks)) * kept).transpose(0, 1).flatten(1, 2)
+    adds = (add.unflatten(0, (batch, chunks)) * kept).transpose(0, 1).flatten(1, 2)
     state = torch.zeros_like(adds[0])
     states = []
     for chunk in range(chunks):
         states.append(state)
         if chunk + 1 < chunks:
             state = torch.baddbmm(adds[chunk], moves[chunk], state)
-    return torch.stack(states, dim=1).unflatten(0, (batch, heads))
+    return torch.stack(states, dim=1).unflatten(0, (batch, heads)).transpose(1, 2).flatten(0, 1)
 
 
 class Kda(nn.Module):
@@ -130,8 +149,14 @@ class Kda(nn.Module):
         self.o_proj = Linear(inner, width, gain=0.5)
 
     def forward(self, x: Tensor, position: Tensor) -> Tensor:
-        """`x` [B, T, d] normed rows, `position` [B, T] in their documents -> [B, T, d]."""
-        shape = (*x.shape[:2], self.heads, self.head)
+        """`x` [B T, d] normed rows, `position` [B, T] in their documents -> [B T, d]."""
+        keep = (position[:, ::GRID] != 0).float()
+        return self._output(kda_chunks(*self._inputs(x, position.flatten()), keep), x)
+
+    @fused
+    def _inputs(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Queries, keys, values, decay and beta as `kda_chunks` wants them."""
+        shape = (x.shape[0], self.heads, self.head)
         q, k, v = (
             getattr(self, f"{name}_conv1d")(getattr(self, f"{name}_proj")(x), position).view(shape) for name in "qkv"
         )
@@ -142,13 +167,16 @@ class Kda(nn.Module):
         biased = forget + self.dt_bias.view(self.heads, self.head)
         slow = -functional.softplus(biased) * rate
         decay = slow if self.bound is None else self.bound * torch.sigmoid(rate * biased)
-        beta = torch.sigmoid(self.b_proj(x)).float()
-        keep = (position[:, ::GRID] != 0).to(q.dtype)
-        out = kda_chunks(q, k, v, decay, beta, keep)
-        gate = self.get_submodule("g_b_proj")(self.get_submodule("g_a_proj")(x)).view(shape)
+        return q, k, v, decay, torch.sigmoid(self.b_proj(x)).float()
+
+    @fused
+    def _output(self, out: Tensor, x: Tensor) -> Tensor:
+        """The normed and gated heads `out` [N, H, V] of the rows `x`, projected."""
+        gate = self.get_submodule("g_b_proj")(self.get_submodule("g_a_proj")(x)).view(out.shape)
         scaled = out * torch.rsqrt(out.square().mean(-1, keepdim=True) + self.o_norm.eps)
         normed = scaled * self.o_norm.weight * torch.sigmoid(gate.float())
-        return self.o_proj(normed.flatten(2).to(x.dtype))
+        projected: Tensor = self.o_proj(normed.flatten(1).to(x.dtype))
+        return projected
 
 
 class _Convolution(nn.Module):
@@ -161,11 +189,11 @@ class _Convolution(nn.Module):
         self.weight = nn.Parameter(first)
 
     def forward(self, x: Tensor, position: Tensor) -> Tensor:
-        """`x` [B, T, C] -> [B, T, C] in x's dtype."""
+        """`x` [N, C] at `position` [N] -> [N, C] in x's dtype."""
         taps = self.weight.shape[-1]
         wide = x.float() * self.weight[:, 0, taps - 1]
         for back in range(1, taps):
-            there = functional.pad(x, (0, 0, back, 0))[:, : x.shape[1]].float()
+            there = functional.pad(x, (0, 0, back, 0))[: x.shape[0]].float()
             seen = (position >= back).unsqueeze(-1)
             wide = wide + there * seen * self.weight[:, 0, taps - 1 - back]
         return functional.silu(wide).to(x.dtype)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from training.twin.batch import Batch
 from training.twin.dsa import Dsa, Scope
-from training.twin.hyper import hyper_collapse, hyper_spread, hyper_weights
+from training.twin.hyper import hyper_enter, hyper_spread
 from training.twin.kda import Kda
 from training.twin.moe import Mlp, Moe
 from training.twin.rows import Linear, Norm
@@ -52,18 +52,16 @@ class Layer(nn.Module):
         self.register_parameter(f"hc_{kind}_scale", nn.Parameter(torch.full((3,), 0.1)))
 
     def forward(self, streams: Tensor, scope: Scope, dtype: torch.dtype) -> Tensor:
-        """`streams` [B, T, S, d] fp32 -> the streams after this layer; sublayers run in `dtype`."""
-        pre, post, comb = self._weights("attn", streams)
-        x = self.input_layernorm(hyper_collapse(streams, pre), dtype)
+        """`streams` [B T, S, d] fp32 -> the streams after this layer; sublayers run in `dtype`."""
+        x, post, comb = hyper_enter(streams, self._hyper("attn"), self.input_layernorm, self.config, dtype)
         branch = self.self_attn(x, scope.position) if isinstance(self.self_attn, Kda) else self.self_attn(x, scope)
         streams = hyper_spread(streams, branch, post, comb)
-        pre, post, comb = self._weights("ffn", streams)
-        x = self.post_attention_layernorm(hyper_collapse(streams, pre), dtype)
+        x, post, comb = hyper_enter(streams, self._hyper("ffn"), self.post_attention_layernorm, self.config, dtype)
         return hyper_spread(streams, self.mlp(x), post, comb)
 
-    def _weights(self, kind: str, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _hyper(self, kind: str) -> tuple[Tensor, Tensor, Tensor]:
         fn, base, scale = (self.get_parameter(f"hc_{kind}_{part}") for part in ("fn", "base", "scale"))
-        return hyper_weights(streams, fn, base, scale, self.config)
+        return fn, base, scale
 
 
 class _SharedHead(nn.Module):
@@ -88,7 +86,7 @@ class MtpLayer(nn.Module):
         self.shared_head = _SharedHead(config)
 
     def forward(self, hidden: Tensor, after: Tensor, scope: Scope, dtype: torch.dtype) -> Tensor:
-        """`hidden`, `after` (embeddings of the tokens that follow) [B, T, d] -> normed rows [B, T, d]."""
+        """`hidden`, `after` (embeddings of the tokens that follow) [B T, d] -> normed rows [B T, d]."""
         x = self.eh_proj(torch.cat([self.enorm(after, dtype), self.hnorm(hidden, dtype)], dim=-1)).float()
         x = x + self.self_attn(self.input_layernorm(x, dtype), scope).float()
         x = x + self.mlp(self.post_attention_layernorm(x, dtype)).float()
@@ -165,15 +163,15 @@ class Twin(nn.Module):
         """Run the backbone; `taps` are layers whose mean stream is wanted, side by side in [B, T, taps d]."""
         scope = Scope(batch.document, batch.position, everything)
         embedded = self.embed(batch)
-        streams = embedded.unsqueeze(2).expand(-1, -1, self.config.hc_mult, -1)
+        streams = embedded.flatten(0, 1).unsqueeze(1).expand(-1, self.config.hc_mult, -1).contiguous()
         tapped, lessons = [], []
         for index, layer in enumerate(self.backbone):
             streams = layer(streams, scope, self.dtype)
             if index in taps:
-                tapped.append(streams.mean(2))
+                tapped.append(streams.mean(1).view_as(embedded))
             if isinstance(layer.self_attn, Dsa) and layer.self_attn.lesson is not None:
                 lessons.append(layer.self_attn.lesson)
-        hidden = self.model.language_model.norm(streams.mean(2))
+        hidden = self.model.language_model.norm(streams.mean(1)).view_as(embedded)
         return Passed(hidden, embedded, torch.cat(tapped, dim=-1) if tapped else None, lessons)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -187,4 +185,5 @@ class Twin(nn.Module):
             raise ValueError("the model has no MTP head")
         after = torch.roll(passed.embedded.detach(), -1, dims=1)
         scope = Scope(batch.document, batch.position, everything)
-        return layer(passed.hidden.detach(), after, scope, self.dtype)
+        rows: Tensor = layer(passed.hidden.detach().flatten(0, 1), after.flatten(0, 1), scope, self.dtype)
+        return rows.view_as(after)

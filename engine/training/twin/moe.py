@@ -11,7 +11,7 @@ from sparkpair.model.config import TextConfig
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.twin.rows import Linear, swiglu
+from training.twin.rows import Linear, fused, swiglu
 
 
 class Mlp(nn.Module):
@@ -24,6 +24,7 @@ class Mlp(nn.Module):
         self.up_proj = Linear(width, inner, bias=bias)
         self.down_proj = Linear(inner, width, bias=bias, gain=0.5)
 
+    @fused
     def forward(self, x: Tensor) -> Tensor:
         """`x` [..., d] -> [..., d]."""
         return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x), self.limit))
@@ -63,6 +64,7 @@ class Moe(nn.Module):
         inner = config.moe_intermediate_size * config.shared_experts
         self.shared_experts = Mlp(config.hidden_size, inner, config.swiglu_limit) if inner else None
 
+    @fused
     def forward(self, x: Tensor) -> Tensor:
         """`x` [..., d] -> [..., d]."""
         config, experts = self.config, self.experts

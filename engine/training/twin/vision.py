@@ -94,6 +94,8 @@ class Tower(nn.Module):
         self.post_layernorm = Norm(config.hidden_size, config.rms_norm_eps)
         self.downsample = _Convolution((config.out_hidden_size, config.hidden_size, config.merge, config.merge))
         self.merger = _Merger(config.out_hidden_size, projection, config.swiglu_limit)
+        for name, numbers in (("mean", MEAN), ("deviation", DEVIATION)):
+            self.register_buffer(name, torch.tensor(numbers).view(-1, 1), persistent=False)
 
     def forward(self, patches: Tensor, frame: Tensor, place: Tensor, dtype: torch.dtype) -> Tensor:
         """`patches` [R, L, values] uint8 of the pictures numbered `frame` [R, L], at row and column `place` [R, L, 2].
@@ -102,8 +104,7 @@ class Tower(nn.Module):
         """
         config = self.config
         values = patches.unflatten(-1, (config.channels, -1)).float() / 255.0
-        mean, deviation = (values.new_tensor(numbers).view(-1, 1) for numbers in (MEAN, DEVIATION))
-        values = ((values - mean) / deviation).flatten(2).to(dtype)
+        values = ((values - self.get_buffer("mean")) / self.get_buffer("deviation")).flatten(2).to(dtype)
         embed = self.patch_embed.proj
         x = functional.linear(values, embed.weight.flatten(1).to(dtype), embed.bias.to(dtype))
         turn = self._rotation(place)

@@ -128,9 +128,9 @@ def test_chunks_equal_the_recurrence_at_the_strongest_decay() -> None:
     k = k[:, :1].expand_as(k) / k[:, :1].norm(dim=-1, keepdim=True)
     decay = -torch.tensor([5.0, 0.001], dtype=torch.float64).view(1, 1, 2, 1).expand(1, 192, 2, 8)
     beta = torch.ones(1, 192, 2, dtype=torch.float64)
-    out = kda_chunks(*(x.float() for x in (q, k, v, decay, beta)), torch.ones(1, 3))
+    out = kda_chunks(*(x[0].float() for x in (q, k, v, decay, beta)), torch.ones(1, 3))
     expected, _ = kda_recurrent(q[0], k[0], v[0], decay[0], beta[0], torch.zeros(2, 8, 8, dtype=torch.float64))
-    assert (out[0].double() - expected).abs().max() < 1e-4
+    assert (out.double() - expected).abs().max() < 1e-4
 
 
 def test_the_gradient_of_the_inverse_is_that_of_the_library() -> None:
