@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from sparkpair.checkpoint.exl3_encode import CODEBOOK_RMS
 from sparkpair.errors import UserError
-from sparkpair.kernels.weights import Exl3Weight
-from torch import Tensor
 from training import experts, state
 from training.mixture import Rows
 from training.names import checkpoint_tensors
@@ -21,33 +18,9 @@ from training.quantise import encode_experts, quantise
 from training.train import Run, Settings
 from training.twin.batch import Batch
 
-from tests.engine.trained.small import small_batch
+from tests.engine.trained.small import drawn, small_batch
 
 torch.set_num_threads(1)
-
-
-def drawn(matrix: Tensor, bits: int, generator: torch.Generator) -> Exl3Weight:
-    """An EXL3 linear of the matrix's size in every sense, at once: any bits are a valid trellis."""
-    rows, columns = matrix.shape
-    trellis = torch.randint(-(2**15), 2**15, (columns // 16, rows // 16, 16 * bits), generator=generator)
-    suh = torch.full((columns,), float(matrix.std()) / CODEBOOK_RMS)
-    return Exl3Weight(trellis.to(torch.int16), suh.half(), torch.ones(rows).half())
-
-
-@pytest.fixture(scope="module")
-def trained(work: pathlib.Path) -> pathlib.Path:
-    """A directory in which a run ended at once."""
-    Run(Settings(work=work, minutes=0.0, plan=1.0, size="tiny")).train(lambda _: None)
-    return work
-
-
-@pytest.fixture(scope="module")
-def finished(trained: pathlib.Path) -> pathlib.Path:
-    """The same with its experts encoded."""
-    target = trained.parent / "finished"
-    figures = quantise(trained, target, encoder=drawn)
-    assert figures["matrices"] == 18
-    return target
 
 
 def run_in(directory: pathlib.Path, **settings: Any) -> Run:

@@ -249,32 +249,42 @@ def _write_files(directory: pathlib.Path, document: dict[str, Any], seed: int) -
 
 def write_weights(directory: pathlib.Path, document: dict[str, Any], seed: int, readable: frozenset[int]) -> None:
     """Write config.json, two or more .safetensors files and their index."""
-    (directory / "config.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     # Two files, as a real checkpoint has many: the layers apart from embeddings, head and vision tower.
     outer: dict[str, torch.Tensor] = {}
     layers: dict[str, torch.Tensor] = {}
     for name, tensor in _tensors(document, seed, readable):
         (layers if ".layers." in name else outer)[name] = tensor
+    write_tensors(directory, document, [outer, layers])
+
+
+def write_tensors(directory: pathlib.Path, document: dict[str, Any], parts: list[dict[str, torch.Tensor]]) -> None:
+    """Write config.json, a .safetensors file for each of `parts`, and their index. Raises OSError."""
+    (directory / "config.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     weight_map = {}
-    for number, tensors in enumerate((outer, layers), start=1):
-        file = f"model-{number:05d}-of-00002.safetensors"
+    for number, tensors in enumerate(parts, start=1):
+        file = f"model-{number:05d}-of-{len(parts):05d}.safetensors"
         weight_map.update(dict.fromkeys(tensors, file))
         try:
             save_file(tensors, str(directory / file), metadata={"format": "pt"})
         except SafetensorError as error:
             raise OSError(None, str(error)) from None
-    total = sum(tensor.nbytes for tensors in (outer, layers) for tensor in tensors.values())
+    total = sum(tensor.nbytes for tensors in parts for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     (directory / INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def write_manifest(directory: pathlib.Path, seed: int) -> None:
-    """Write manifest.json: size and SHA-256 of every other file, and one digest over them all."""
+def write_manifest(directory: pathlib.Path, seed: int | None) -> None:
+    """Write manifest.json: size and SHA-256 of every other file, and one digest over them all.
+
+    `seed` is that of random weights, None for trained ones.
+    """
     files = {}
-    for path in sorted(directory.iterdir(), key=lambda entry: entry.name.encode()):
-        if path.name != MANIFEST_NAME:
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    for path in sorted(paths, key=lambda entry: entry.relative_to(directory).as_posix().encode()):
+        name = path.relative_to(directory).as_posix()
+        if name != MANIFEST_NAME:
             with path.open("rb") as file:
-                files[path.name] = {
+                files[name] = {
                     "size": path.stat().st_size,
                     "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
                 }
