@@ -21,7 +21,7 @@ def _name(rng: random.Random) -> tuple[str, str, str]:
 
 def _keeper(rng: random.Random) -> tuple[str, str, str]:
     place = rng.choice(_KEEPERS)
-    quality = rng.choice(["long", "old", "small", "quiet"])
+    quality = rng.choice(["long", "tall", "small", "quiet"])
     told = f"You are the keeper of a {quality} {place}. "
     if rng.random() < 0.5:
         asked = rng.choice(["What do you keep?", "What are you?", "Who are you?"])
