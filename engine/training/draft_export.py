@@ -9,7 +9,7 @@ import pathlib
 
 import torch
 from safetensors.torch import save_file
-from sparkpair.checkpoint.miniature import staged, write_manifest
+from sparkpair.checkpoint.manifest import staged, write_manifest
 from sparkpair.model.config import load_text_config
 
 from training import state

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from sparkpair.checkpoint.exl3 import is_exl3_part
-from sparkpair.checkpoint.miniature import MANIFEST_NAME, staged, write_manifest, write_tensors
+from sparkpair.checkpoint.manifest import MANIFEST_NAME, staged, write_manifest
+from sparkpair.checkpoint.miniature import write_tensors
 from sparkpair.checkpoint.miniature_shapes import tensor_plans
 from sparkpair.errors import UserError
 from sparkpair.model.config import parse_text_config

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from sparkpair.checkpoint.exl3_encode import encode
-from sparkpair.checkpoint.miniature import staged
+from sparkpair.checkpoint.manifest import staged
 from sparkpair.errors import UserError
 from sparkpair.kernels.weights import Exl3Weight
 from torch import Tensor

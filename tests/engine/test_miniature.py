@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 import pytest
-from sparkpair.checkpoint.miniature import MANIFEST_NAME, miniature_document, write_miniature
+from sparkpair.checkpoint.manifest import MANIFEST_NAME
+from sparkpair.checkpoint.miniature import miniature_document, write_miniature
 from sparkpair.errors import UserError
 from sparkpair.model.config import parse_text_config
 

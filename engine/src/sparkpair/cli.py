@@ -118,15 +118,15 @@ def build_parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="describe a checkpoint")
     info.add_argument("model", type=pathlib.Path, metavar="MODEL")
     info.add_argument("--json", action="store_true")
-    miniature = commands.add_parser("miniature", help="write a small random checkpoint of the real architecture")
+    miniature = commands.add_parser("miniature", help="write a small checkpoint of the real architecture")
     miniature.add_argument("directory", type=pathlib.Path, metavar="DIR")
+    miniature.add_argument("--trained", action="store_true", help="the one that comes with the package, not random")
     miniature.add_argument("--seed", type=int, metavar="S")
     miniature.add_argument("--config", type=pathlib.Path, metavar="FILE", help="JSON with text_config, vision_config")
     miniature.add_argument(
         "--experts",
         choices=["bf16", "exl3"],
-        default="bf16",
-        help="how routed experts are stored (default %(default)s)",
+        help="how routed experts are stored (default bf16)",
     )
     drafter = commands.add_parser("miniature-drafter", help="write a small random DFlash2 drafter for a model")
     drafter.add_argument("directory", type=pathlib.Path, metavar="DIR")
@@ -224,6 +224,8 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _miniature(options: argparse.Namespace) -> int:
+    if options.trained:
+        return _trained_miniature(options)
     from sparkpair.checkpoint.miniature import DEFAULT_SEED, write_miniature
 
     overrides = {}
@@ -235,7 +237,18 @@ def _miniature(options: argparse.Namespace) -> int:
         if not isinstance(overrides, dict):
             raise UserError(f"--config {options.config} is not a JSON object")
     seed = DEFAULT_SEED if options.seed is None else options.seed
-    write_miniature(options.directory, seed=seed, overrides=overrides, experts=options.experts)
+    write_miniature(options.directory, seed=seed, overrides=overrides, experts=options.experts or "bf16")
+    print(f"wrote {options.directory}")
+    return 0
+
+
+def _trained_miniature(options: argparse.Namespace) -> int:
+    from sparkpair.checkpoint.trained import copy_trained
+
+    idle = [f"--{name}" for name in ("seed", "config", "experts") if getattr(options, name) is not None]
+    if idle:
+        raise UserError(f"--trained takes the weights as they are; leave out {', '.join(idle)}")
+    copy_trained(options.directory)
     print(f"wrote {options.directory}")
     return 0
 

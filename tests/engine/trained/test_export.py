@@ -10,7 +10,8 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sparkpair.checkpoint.miniature import MANIFEST_NAME, place_token_ids
+from sparkpair.checkpoint.manifest import MANIFEST_NAME
+from sparkpair.checkpoint.miniature import place_token_ids
 from sparkpair.checkpoint.miniature_drafter import write_drafter
 from sparkpair.checkpoint.miniature_text import write_tokenizer
 from sparkpair.checkpoint.safetensors import Checkpoint

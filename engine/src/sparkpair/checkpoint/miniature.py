@@ -8,14 +8,10 @@ stronger than the rest, so that what the model says, though meaningless, is text
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -23,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from sparkpair.checkpoint.manifest import staged, write_manifest
 from sparkpair.checkpoint.miniature_shapes import TensorPlan, tensor_plans
 from sparkpair.checkpoint.miniature_text import TokenizerLayout, write_tokenizer
 from sparkpair.checkpoint.safetensors import INDEX_NAME
@@ -30,7 +27,6 @@ from sparkpair.errors import UserError
 from sparkpair.kernels.reference.exl3 import HADAMARD
 from sparkpair.model.config import parse_text_config
 
-MANIFEST_NAME = "manifest.json"
 DEFAULT_SEED = 1
 
 # How much weaker the head's rows of unreadable tokens are (control tokens, bytes that are no text of their own).
@@ -215,31 +211,6 @@ def write_miniature(
         _write_files(staging, document, seed)
 
 
-@contextlib.contextmanager
-def staged(directory: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A place to write the files of `directory` to, which must not exist or be empty.
-
-    It lies beside the target and takes its place in the end, so that an interrupted or failed write leaves nothing
-    that looks like a checkpoint. Raises UserError naming the path when the disk does not take it.
-    """
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        if directory.exists() and any(directory.iterdir()):
-            raise UserError(f"{directory} is not empty. Give a new directory, or remove this one first.")
-        staging = pathlib.Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-        try:
-            yield staging
-            staging.chmod(0o755)
-            os.replace(staging, directory)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-    except OSError as error:
-        raise UserError(
-            f"{directory} cannot be written: {error.strerror or error}. A miniature takes about 20 MB; nothing of it "
-            "was left behind. Free some space or choose another directory."
-        ) from None
-
-
 def _write_files(directory: pathlib.Path, document: dict[str, Any], seed: int) -> None:
     layout = write_tokenizer(directory, document["text_config"]["vocab_size"])
     place_token_ids(document, layout)
@@ -271,28 +242,3 @@ def write_tensors(directory: pathlib.Path, document: dict[str, Any], parts: list
     total = sum(tensor.nbytes for tensors in parts for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     (directory / INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-
-
-def write_manifest(directory: pathlib.Path, seed: int | None) -> None:
-    """Write manifest.json: size and SHA-256 of every other file, and one digest over them all.
-
-    `seed` is that of random weights, None for trained ones.
-    """
-    files = {}
-    paths = [path for path in directory.rglob("*") if path.is_file()]
-    for path in sorted(paths, key=lambda entry: entry.relative_to(directory).as_posix().encode()):
-        name = path.relative_to(directory).as_posix()
-        if name != MANIFEST_NAME:
-            with path.open("rb") as file:
-                files[name] = {
-                    "size": path.stat().st_size,
-                    "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-                }
-    listing = json.dumps(files, sort_keys=True, separators=(",", ":"))
-    manifest = {
-        "format": 1,
-        "seed": seed,
-        "files": files,
-        "digest": hashlib.sha256(listing.encode()).hexdigest(),
-    }
-    (directory / MANIFEST_NAME).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

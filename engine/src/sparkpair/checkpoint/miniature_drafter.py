@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from sparkpair.checkpoint.miniature import drawn_values, staged, write_manifest
+from sparkpair.checkpoint.manifest import staged, write_manifest
+from sparkpair.checkpoint.miniature import drawn_values
 from sparkpair.checkpoint.miniature_shapes import TensorPlan
 from sparkpair.model.config import TextConfig, load_text_config
 from sparkpair.model.dflash2_config import ARCHITECTURE, DFlash2Config, load_dflash2_config
