@@ -2,8 +2,9 @@
 """What state a checkpoint directory is in, without the engine and with the standard library only.
 
 Two kinds: the miniature, which carries a manifest with the hash of every file, and a person's own
-directory, of which configuration, index and shards are looked at and nothing is ever written. Private to
-the collection, may change at any time.
+directory, of which configuration, index and shards are looked at and nothing is ever written. A trained
+miniature has no seed; beside its files stands which engine it came with, as another may bring other weights.
+Private to the collection, may change at any time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import struct
 from typing import Any
 
 MANIFEST = "manifest.json"
+ORIGIN = "engine_digest.txt"
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -22,13 +24,15 @@ SINGLE = "model.safetensors"
 LARGEST_HEADER = 100_000_000
 
 
-def miniature_path(state_dir: str, seed: int) -> str:
-    """Return the directory of the miniature with this seed: another seed is another checkpoint beside it."""
-    return os.path.join(state_dir, "checkpoints", f"miniature-seed{seed}")
+def miniature_path(state_dir: str, seed: int | None) -> str:
+    """Return the directory of the miniature with this seed, or of the trained one (None): each has its own."""
+    name = "miniature-trained" if seed is None else f"miniature-seed{seed}"
+    return os.path.join(state_dir, "checkpoints", name)
 
 
-def miniature(path: str, seed: int) -> dict[str, Any]:
-    """Return the state of the miniature in the directory `path`.
+def miniature(path: str, seed: int | None, engine: str = "") -> dict[str, Any]:
+    """Return the state of the miniature in the directory `path`, which has this seed or is trained (None). A
+    trained one that came with an engine of another digest than `engine` is damaged; empty takes any.
 
     `state` is absent, damaged or complete, `problems` lists what is wrong with which file, and `digest` is
     the manifest's digest (empty unless complete). Every file's size and SHA-256 is compared with the
@@ -40,17 +44,28 @@ def miniature(path: str, seed: int) -> dict[str, Any]:
         manifest = _read_json(os.path.join(path, MANIFEST))
         files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
         digest = str(manifest["digest"])
-        found_seed = int(manifest["seed"])
+        found_seed = None if manifest["seed"] is None else int(manifest["seed"])
     except OSError as error:
         return _state(path, "damaged", [f"{MANIFEST} cannot be read: {error.strerror}"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return _state(path, "damaged", [f"{MANIFEST} is no manifest ({type(error).__name__}: {error})"])
     problems = [] if found_seed == seed else [f"{MANIFEST} speaks of seed {found_seed}, not of {seed}"]
+    if seed is None and engine and engine != origin(path):
+        problems.append("it came with another engine than the one that is there now")
     for name in sorted(files):
         problem = _against_manifest(path, name, *files[name])
         if problem:
             problems.append(problem)
     return _state(path, "damaged" if problems else "complete", problems, digest)
+
+
+def origin(path: str) -> str:
+    """Return the digest of the engine with which the trained miniature in `path` came, empty when it is not known."""
+    try:
+        with open(os.path.join(path, ORIGIN), encoding="utf-8") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def given(path: str) -> dict[str, Any]:

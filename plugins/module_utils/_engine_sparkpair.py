@@ -169,6 +169,8 @@ def notes(settings: Mapping[str, Any], given: Collection[str]) -> list[str]:
         idle += [(name, "sparkpair_runtime is process") for name in ("image", "container_name", "docker_host")]
     if not uses_rdma(settings):
         idle += [(name, "sparkpair_comm is not roce") for name in ("roce_max_kb", "roce_wait_s")]
+    if settings["miniature"] == "trained":
+        idle.append(("miniature_seed", "sparkpair_miniature is trained"))
     return [f"sparkpair_{name} is set and has no effect, because {why}" for name, why in idle if name in given]
 
 
@@ -184,9 +186,11 @@ def version_argv(command: Sequence[str]) -> list[str]:
     return [*command, "version", "--json"]
 
 
-def miniature_argv(command: Sequence[str], path: str, seed: int) -> list[str]:
-    """Return the command that writes the miniature checkpoint into the directory `path`."""
-    return [*command, "miniature", path, "--seed", str(seed)]
+def miniature_argv(command: Sequence[str], path: str, seed: int | None) -> list[str]:
+    """Return the command that writes the miniature with this seed, or the trained one (None), into the directory
+    `path`.
+    """
+    return [*command, "miniature", path, *(["--trained"] if seed is None else ["--seed", str(seed)])]
 
 
 def serve_argv(

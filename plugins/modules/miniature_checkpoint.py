@@ -18,6 +18,10 @@ options:
     description: The directory that holds what the pair keeps on this host.
     type: path
     required: true
+  trained:
+    description: Whether it is the trained miniature that comes with the engine, instead of one with random weights.
+    type: bool
+    default: false
   seed:
     description: The seed of the random weights.
     type: int
@@ -32,6 +36,12 @@ options:
     type: list
     elements: str
     required: true
+  engine_digest:
+    description:
+      - The digest of the engine's code. A trained miniature that came with another engine is written anew. Empty takes
+        any.
+    type: str
+    default: ""
   environment:
     description: Environment variables that the engine gets beside its account's own.
     type: dict
@@ -85,9 +95,11 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._rank_process im
 
 ARGUMENTS = {
     "state_dir": {"type": "path", "required": True},
+    "trained": {"type": "bool", "default": False},
     "seed": {"type": "int", "default": 0},
     "engine": {"type": "str", "choices": sorted(PROCESSES), "default": "sparkpair"},
     "engine_command": {"type": "list", "elements": "str", "required": True},
+    "engine_digest": {"type": "str", "default": ""},
     "environment": {"type": "dict", "default": {}},
 }
 # Writing takes seconds; a machine that is busy with other things may need many times that.
@@ -98,16 +110,20 @@ class NotWritten(Exception):
     """The checkpoint could not be written. The text says why and what to do; nothing was left behind."""
 
 
-def write(path: str, argv_for: Any, environment: dict[str, str]) -> None:
+def write(path: str, argv_for: Any, environment: dict[str, str], origin: str) -> None:
     """Have the engine write a checkpoint and put it at `path` in place of what is there. Raises NotWritten.
 
-    `argv_for` returns the engine's command for a directory.
+    `argv_for` returns the engine's command for a directory. `origin` is the digest of the engine that is noted
+    beside the files, if any.
     """
     unfinished = f"{path}.unfinished"
     try:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         shutil.rmtree(unfinished, ignore_errors=True)
         _run(argv_for(unfinished), environment, path)
+        if origin:
+            with open(os.path.join(unfinished, _checkpoint.ORIGIN), "w", encoding="utf-8") as file:
+                file.write(f"{origin}\n")
         if os.path.isdir(path):
             shutil.rmtree(path)
         os.rename(unfinished, path)
@@ -152,8 +168,10 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     options = module.params
     engine = PROCESSES[options["engine"]]
-    path = _checkpoint.miniature_path(os.path.abspath(options["state_dir"]), options["seed"])
-    before = _checkpoint.miniature(path, options["seed"])
+    seed = None if options["trained"] else options["seed"]
+    digest = options["engine_digest"]
+    path = _checkpoint.miniature_path(os.path.abspath(options["state_dir"]), seed)
+    before = _checkpoint.miniature(path, seed, digest)
     if before["state"] == "complete":
         module.exit_json(changed=False, checkpoint=before)
     told = "\n".join([f"{path}: {before['state']}", *before["problems"]]) + "\n"
@@ -163,12 +181,13 @@ def main() -> None:
     try:
         write(
             path,
-            lambda place: engine.miniature_argv(options["engine_command"], place, options["seed"]),
+            lambda place: engine.miniature_argv(options["engine_command"], place, seed),
             {**base_environment(), **options["environment"]},
+            digest if options["trained"] else "",
         )
     except NotWritten as error:
         module.fail_json(msg=str(error), checkpoint=before)
-    after = _checkpoint.miniature(path, options["seed"])
+    after = _checkpoint.miniature(path, seed, digest)
     if after["state"] != "complete":
         module.fail_json(
             msg=f"The engine wrote {path}, and it is not complete: {'; '.join(after['problems'])}. "

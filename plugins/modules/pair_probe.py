@@ -37,8 +37,13 @@ options:
     description: The checkpoint directory; empty for the miniature in the state directory.
     type: path
     default: ""
+  miniature:
+    description: Which miniature is looked at.
+    type: str
+    choices: [random, trained]
+    default: random
   miniature_seed:
-    description: The seed of the miniature.
+    description: The seed of the random miniature.
     type: int
     default: 0
   address:
@@ -284,6 +289,7 @@ ARGUMENTS = {
     "engine_command": {"type": "list", "elements": "str", "default": []},
     "environment": {"type": "dict", "default": {}},
     "model": {"type": "path", "default": ""},
+    "miniature": {"type": "str", "choices": ["random", "trained"], "default": "random"},
     "miniature_seed": {"type": "int", "default": 0},
     "address": {"type": "str", "required": True},
     "api_host": {"type": "str", "default": ""},
@@ -372,6 +378,7 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
     if options["api_host"] and port and any(entry["rank"] == 0 and entry["pid"] for entry in ranks):
         url = engine.base_url(options["api_host"], port)
         endpoint = _host.endpoint(url, engine.ready_path, engine.health_path, key)
+    serving = program(options, state_dir, inside)
     name = socket.gethostname()
     home, hf_home = os.path.expanduser("~"), os.environ.get("HF_HOME", "")
     cache = _hub_cache.root(options["hf_cache"])
@@ -390,8 +397,8 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         "home": home,
         "hf_home": hf_home,
         "ids": {"uid": os.geteuid(), "gid": os.getegid()},
-        **program(options, state_dir, inside),
-        "checkpoint": checkpoint(options, state_dir),
+        **serving,
+        "checkpoint": checkpoint(options, state_dir, serving["engine"]["code_digest"]),
         "container": inside and {name: inside[name] for name in ("docker_host", "image", "volume", "error")},
         "hf_cache": cache,
         "snapshots": _weights_look.look(cache, state_dir, options["snapshots"], options["verify"], options["hub"]),
@@ -425,14 +432,14 @@ def program(options: dict[str, Any], state_dir: str, inside: dict[str, Any] | No
     }
 
 
-def checkpoint(options: dict[str, Any], state_dir: str) -> dict[str, Any]:
+def checkpoint(options: dict[str, Any], state_dir: str, engine_digest: str) -> dict[str, Any]:
     """Return the state of a checkpoint that is a directory, None for an engine that reads from the cache."""
     if options["engine"] not in PROCESSES:
         return {"path": "", "state": "complete", "problems": [], "digest": ""}
     if options["model"]:
         return _checkpoint.given(options["model"])
-    seed = options["miniature_seed"]
-    return _checkpoint.miniature(_checkpoint.miniature_path(state_dir, seed), seed)
+    seed = None if options["miniature"] == "trained" else options["miniature_seed"]
+    return _checkpoint.miniature(_checkpoint.miniature_path(state_dir, seed), seed, engine_digest)
 
 
 def main() -> None:

@@ -73,6 +73,8 @@ def test_the_artifact_holds_the_engine_and_nothing_that_only_a_checkout_needs(ar
         names = {name.split("/")[0] for name in archive.getnames()}
         assert not any(member.issym() or member.islnk() for member in archive)
         assert "engine/pyproject.toml" in archive.getnames()
+        data = (path for path in (ROOT / "engine" / "src" / "sparkpair" / "data").rglob("*") if path.is_file())
+        assert {path.relative_to(ROOT).as_posix() for path in data} <= set(archive.getnames())
     assert {"roles", "plugins", "playbooks", "inventories", "engine", "docs", "LICENSE", "NOTICE"} <= names
     assert not names & {"collections", ".venv", ".git", "tests", "molecule", ".cache", "build", "Makefile"}
 

@@ -61,6 +61,19 @@ def test_the_miniature_of_another_seed_is_not_taken_for_the_wanted_one(miniature
     assert _checkpoint.miniature(str(miniature), 4)["state"] == "damaged"
 
 
+def test_a_trained_miniature_is_complete_only_for_the_engine_that_it_came_with(miniature: Path) -> None:
+    manifest = json.loads((miniature / "manifest.json").read_text())
+    assert _checkpoint.miniature(str(miniature), None)["problems"] == ["manifest.json speaks of seed 3, not of None"]
+    (miniature / "manifest.json").write_text(json.dumps({**manifest, "seed": None}))
+    assert _checkpoint.miniature(str(miniature), None)["state"] == "complete"
+    another = ["it came with another engine than the one that is there now"]
+    assert _checkpoint.miniature(str(miniature), None, "e1")["problems"] == another
+    (miniature / _checkpoint.ORIGIN).write_text("e1\n")
+    assert _checkpoint.miniature(str(miniature), None, "e1")["state"] == "complete"
+    assert _checkpoint.miniature(str(miniature), None, "e2")["problems"] == another
+    assert _checkpoint.miniature(str(miniature), 3, "e2")["problems"] == ["manifest.json speaks of seed None, not of 3"]
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     (tmp_path / "config.json").write_text('{"model_type": "glm5_next"}')

@@ -127,6 +127,7 @@ REACHES = {
     "image_free_gb": "plugins/module_utils/_machine_findings.py",
     "container_name": "plugins/module_utils/_contract.py",
     "model": "roles/preflight/tasks/probe.yml",
+    "miniature": "roles/preflight/tasks/probe.yml",
     "miniature_seed": "roles/weights/tasks/main.yml",
     "port": "roles/preflight/tasks/probe.yml",
     "log_keep": "roles/rank/tasks/start.yml",
