@@ -8,6 +8,7 @@ plain data, so either side can be tested without the other.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal, Protocol
@@ -77,7 +78,7 @@ class Constraint(Protocol):
         """A matcher at the beginning of a reply."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class GenerationRequest:
     """One prompt to continue.
 
@@ -102,7 +103,7 @@ class GenerationRequest:
         """Tokens of the prompt and of the longest reply."""
         return len(self.prompt_ids) + self.max_new_tokens
 
-    @property
+    @functools.cached_property
     def content_ids(self) -> tuple[int, ...]:
         """The prompt's ids, with negative numbers made of the contents where media stand: equal for equal prompts."""
         if not self.media:

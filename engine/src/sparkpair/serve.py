@@ -66,6 +66,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # After a rank was lost, how long the step that was running may take to notice.
 LAST_STEP_S = 3.0
 
+# How long after it began to serve rank 0 gets ready for answers with a form, which takes it a second or more.
+FORMS_AFTER_S = 5.0
+
 
 def say(line: str) -> None:
     """One line of the log, at once."""
@@ -215,7 +218,7 @@ def _lead(
         print(warning, file=sys.stderr, flush=True)
     for sock in sockets:
         sock.close()
-    CheckpointText.load(settings.model)
+    checkpoint = CheckpointText.load(settings.model)
     leader: Leader | None = None
     group: Group = SoloGroup()
     offer = loadable.offer()
@@ -227,7 +230,9 @@ def _lead(
     try:
         if leader is not None:
             leader.wait_ready()
-        return asyncio.run(_serve_requests(settings, options, loadable.plan, runner, encoder, leader, offer, signals))
+        return asyncio.run(
+            _serve_requests(settings, options, checkpoint, loadable.plan, runner, encoder, leader, offer, signals)
+        )
     except Exception as error:
         if leader is not None:
             leader.close({"failed": str(error) if isinstance(error, PeerLost) else f"rank 0 failed: {error}"})
@@ -259,6 +264,7 @@ def _gather(
 async def _serve_requests(
     settings: ServeSettings,
     options: ApiOptions,
+    checkpoint: CheckpointText,
     plan: MemoryPlan,
     runner: StepRunner,
     encoder: MediaEncoder | None,
@@ -314,11 +320,13 @@ async def _serve_requests(
         loop.call_soon_threadsafe(stop.set)
 
     signals.on_stop = request_stop
-    app = create_app(engine, options)
+    app = create_app(engine, options, checkpoint)
     where = f"http://{settings.host}:{settings.port}"
 
     def ready() -> None:
         say(f"serving {settings.name} at {where}")
+        # Those who have waited for the server come first.
+        loop.call_later(FORMS_AFTER_S, app.state.serving.guide.warm_up)
 
     # What is here now stays: the collector need not walk it again, which would stop every stream for as long.
     gc.collect()

@@ -250,14 +250,23 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"thinking": {"type": "enabled", "budget_tokens": 100}}, "thinking.budget_tokens:"),
     ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens:"),
     ({"output_config": {"effort": "huge"}}, "output_config.effort:"),
-    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.json_schema:"),
+    ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format:"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": []}}}, "output_config.format.schema:"),
+    ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type:"),
+    ({"system": "Be brief.", "tools": [{"type": "web_search_20250305", "name": "w"}, {"name": "", "input_schema": {}}]},
+     "tools[1]:"),
+    ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name:"),
+    ({"system": "Be brief.", "messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": ""}]}]},
+     "messages[0].content[0].tool_use_id:"),
+    ({"messages": [HI, {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "", "input": {}}]}]},
+     "messages[1].content[0].name:"),
     ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management:"),
     ({"container": "c"}, "container:"),
     ({"mcp_servers": [{}]}, "mcp_servers:"),
     ({"service_tier": "standard_only"}, "service_tier:"),
     ({"temperature": "hot"}, "temperature:"),
     ({"stream": "yes"}, "stream:"),
-]
+]  # fmt: skip
 
 
 async def test_what_clients_send_is_served(server: Server) -> None:

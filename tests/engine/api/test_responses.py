@@ -264,6 +264,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+PLACES: list[tuple[dict[str, Any], str]] = [
+    ({"text": {"format": {"type": "xml"}}}, "text.format.type: "),
+    ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format: "),
+    ({"text": {"format": {"type": "json_schema", "name": "n", "schema": []}}}, "text.format.schema: "),
+    ({"tools": [{"type": "web_search"}, {"type": "function", "name": ""}]}, "tools[1]: "),
+    ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name: "),
+    ({"tools": [{"type": "function", "name": "f", "parameters": []}]}, "tools[0].parameters: "),
+    ({"input": [{"type": "function_call", "name": "", "arguments": "{}", "call_id": "c"}]}, "input[0].name: "),
+    ({"input": [{"type": "function_call_output", "call_id": "", "output": "x"}]}, "input[0].call_id: "),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "detail": "ultra"}]}]},
+     "input[0].content[0].detail: "),
+]  # fmt: skip
+
+
 async def test_what_clients_send_is_served(server: Server) -> None:
     server.says("</think>", "Yes.", "<|user|>")
     for fields in ACCEPTED:
@@ -278,6 +292,11 @@ async def test_every_bad_field_is_refused_by_its_name_here(server: Server) -> No
             assert error["param"] == param, (fields, error)
             assert set(error) == {"message", "type", "param", "code"}
             assert error["message"].lower().startswith(("the model", "this model", param.lower())), error
+    for fields, place in PLACES:
+        # Other indices than here would be those of the chat request that is made of this one.
+        error = await ask(server, 400, instructions="Be brief.", **fields)
+        assert error["message"].startswith(place), (fields, error)
+        assert error["param"] == place.split(".")[0].split("[")[0]
     assert (await ask(server, 400, input="x " * 5000))["code"] == "context_length_exceeded"
 
 

@@ -20,8 +20,6 @@ import openai
 import pydantic
 import pytest
 import pytest_asyncio
-from sparkpair.grammar import forms
-from sparkpair.grammar.form import Kind
 
 from tests.engine.api.conftest import MODEL, Serve, Server
 
@@ -210,6 +208,10 @@ async def test_what_the_grammar_cannot_keep_is_checked_in_the_end(shared: Server
     assert "has non-unique elements" in told
     assert 'finish_reason":"stop' not in told
     assert told.endswith("data: [DONE]\n\n")
+    form = {"type": "json_schema", "name": "n", "schema": UNIQUE}
+    response = await shared.http.post("/v1/responses", json={"model": MODEL, "input": "Hi", "text": {"format": form}})
+    assert response.json()["error"]["message"].startswith("text.format: the answer came to its end")
+    assert response.json()["error"]["param"] == "text"
     # What did not come to its end is not checked.
     assert (await shared.chat(guided_json=UNIQUE, max_tokens=4)).json()["choices"][0]["finish_reason"] == "length"
 
@@ -364,21 +366,3 @@ async def test_schema_that_no_value_can_end_runs_into_the_limit(shared: Server) 
     choice = (await shared.chat(guided_json=endless, max_tokens=30)).json()["choices"][0]
     assert choice["finish_reason"] == "length"
     assert choice["message"]["content"].startswith('{"a":{"a":{"a":')
-
-
-async def test_form_that_many_ask_for_is_compiled_once(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
-    compile_really = forms.Forms.compile
-
-    def counted(self: forms.Forms, kind: Kind, text: str) -> forms.Compiled:
-        compiled.append(text)
-        return compile_really(self, kind, text)
-
-    monkeypatch.setattr(forms.Forms, "compile", counted)
-    async with serve() as server:
-        server.says("</think>", "yes", OVER)
-        choices = [["yes", "no"], ["no", "yes"]]
-        replies = await asyncio.gather(*(server.chat(guided_choice=choices[index % 2]) for index in range(12)))
-        replies.append(await server.chat(guided_choice=choices[0]))
-    assert {reply.json()["choices"][0]["message"]["content"] for reply in replies} == {"yes"}
-    assert sorted(compiled) == ['["no", "yes"]', '["yes", "no"]']

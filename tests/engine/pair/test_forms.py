@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import re
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from openai import BadRequestError, OpenAI
 
-from tests.engine.pair.ranks import World
+from tests.engine.pair.ranks import PATIENCE, World
 
 pytestmark = pytest.mark.pair
 
@@ -57,6 +60,22 @@ def ask(client: OpenAI, form: dict[str, Any], **fields: Any) -> tuple[str | None
     extra = {"chat_template_kwargs": {"enable_thinking": False}, **form, **fields.pop("extra", {})}
     reply = client.chat.completions.create(model="miniature", messages=HI, max_tokens=200, extra_body=extra, **fields)
     return reply.choices[0].message.content, reply.choices[0].finish_reason
+
+
+def trials_of(pair: World) -> list[int]:
+    """The processes of rank 0 in which forms are tried."""
+    parent, found = pair.ranks[0].process.pid, []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"\nPPid:\t{parent}\n" in (place / "status").read_text():
+                found += [int(place.name)] if b"sparkpair.grammar.nursery" in (place / "cmdline").read_bytes() else []
+    return found
+
+
+def test_rank_0_is_ready_for_forms_before_the_first_one(pair: World) -> None:
+    given_up = time.monotonic() + PATIENCE
+    while not trials_of(pair):
+        assert time.monotonic() < given_up
 
 
 def test_answers_are_valid_and_the_same_with_drafts_and_together(client: OpenAI) -> None:

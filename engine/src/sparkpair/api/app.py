@@ -22,12 +22,14 @@ UNKNOWN_ROUTE = 404
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
-def create_app(engine: Engine, options: ApiOptions) -> FastAPI:
-    """The API in front of `engine`. Raises UserError when the checkpoint's text files are missing or wrong."""
+def create_app(engine: Engine, options: ApiOptions, checkpoint: CheckpointText | None = None) -> FastAPI:
+    """The API in front of `engine`, with the `checkpoint` that has been read already if there is one. Raises UserError
+    when the checkpoint's text files are missing or wrong.
+    """
     app = FastAPI(
         title="sparkpair", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None
     )
-    app.state.serving = Serving(engine, options, CheckpointText.load(options.model_dir))
+    app.state.serving = Serving(engine, options, checkpoint or CheckpointText.load(options.model_dir))
     for module in (openapi, ops, chat, completions, responses, messages, tokens):
         app.include_router(module.router, prefix="/v1")
         app.include_router(module.router)

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sparkpair.api.body import read_object
+from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import ApiError, error_body
 from sparkpair.api.fields import Fields
 from sparkpair.api.generation import ReplyEnd
@@ -110,4 +111,5 @@ async def create_chat_completion(request: Request) -> Response:
     for name in fields.unknown():
         if name not in HARMLESS:
             serving.notices.ignored("chat/completions", name)
-    return GenerationResponse(serving, await serving.chat_work(params, request.receive), ChatDialect(params))
+    work = await attended(request.receive, serving.chat_work(params))
+    return GenerationResponse(serving, work, ChatDialect(params))

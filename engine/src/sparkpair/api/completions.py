@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sparkpair.api.body import read_object
+from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import ApiError, error_body
 from sparkpair.api.fields import Fields
 from sparkpair.api.generation import ReplyEnd
@@ -81,4 +82,5 @@ async def create_completion(request: Request) -> Response:
     for name in fields.unknown():
         if name not in HARMLESS:
             serving.notices.ignored("completions", name)
-    return GenerationResponse(serving, await serving.completion_work(params), CompletionDialect(params))
+    work = await attended(request.receive, serving.completion_work(params))
+    return GenerationResponse(serving, work, CompletionDialect(params))

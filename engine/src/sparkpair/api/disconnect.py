@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 from starlette.types import Receive
+
+from sparkpair.api.errors import ClientGone
+
+T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
@@ -24,6 +29,25 @@ async def watching(receive: Receive, on_gone: Callable[[], None]) -> AsyncIterat
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` comes to, which is cancelled when the client leaves. Raises ClientGone then."""
+    working = asyncio.create_task(work)
+    gone = False
+
+    def leave() -> None:
+        nonlocal gone
+        gone = working.cancel()
+
+    async with watching(receive, leave):
+        try:
+            return await working
+        except asyncio.CancelledError:
+            if gone:
+                raise ClientGone from None
+            working.cancel()
+            raise
 
 
 async def _watch(receive: Receive, on_gone: Callable[[], None]) -> None:

@@ -57,16 +57,25 @@ class ApiError(Exception):
         self.messages_wording = messages_wording
 
     def renamed(self, names: Mapping[str, str]) -> ApiError:
-        """The same error about a field that the client knows under another name."""
+        """The same error about a field that the client knows under another name; of several names that its message
+        begins with, the longest counts.
+        """
+        begins = [name for name in names if re.match(rf"{re.escape(name)}\b", self.message)]
+        if begins:
+            place = max(begins, key=len)
+            self.message = names[place] + self.message.removeprefix(place)
         if self.param is not None and self.param in names:
-            name = names[self.param]
-            self.message = re.sub(rf"^{re.escape(self.param)}\b", name, self.message)
-            self.param = name.split(".")[0]
+            self.param = field_of(names[self.param])
         return self
 
 
 class ClientGone(Exception):
     """The client closed the connection; there is nobody to answer."""
+
+
+def field_of(place: str) -> str:
+    """The field of a request in which a place is: what `param` says."""
+    return re.split(r"[.\[]", place, maxsplit=1)[0]
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -146,7 +155,7 @@ def too_many_forms() -> ApiError:
 def form_broken(param: str, problem: str) -> ApiError:
     """500: a finished answer lacks what could only be checked in the end. The same request would give it again."""
     message = f"{param}: the answer came to its end and is not what was asked for: {problem}"
-    return ApiError(500, message, type=SERVER, param=param, headers={"x-should-retry": "false"})
+    return ApiError(500, message, type=SERVER, param=field_of(param), headers={"x-should-retry": "false"})
 
 
 def queue_full(running: int, waiting: int) -> ApiError:

@@ -70,15 +70,19 @@ def _definitions(tools: Any) -> list[dict[str, Any]]:
         where = f"tools[{index}]"
         if not isinstance(tool, dict) or tool.get("type", "function") != "function":
             raise invalid(f"{where}: expected an object of type function", "tools")
-        function = tool.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(function, dict) or not isinstance(name, str) or not name:
-            raise invalid(f"{where}.function: expected an object with a name", "tools")
-        if len(name) > LONGEST_NAME or name.split() != [name]:
-            raise invalid(f"{where}.function.name: expected at most {LONGEST_NAME} characters without blanks", "tools")
-        if not isinstance(function.get("parameters"), dict | None):
-            raise invalid(f"{where}.function.parameters: expected an object", "tools")
+        check_function(f"{where}.function", tool.get("function"))
     return list(tools)
+
+
+def check_function(where: str, function: Any) -> None:
+    """Raise ApiError 400 unless this describes a function; `where` is its place in the request."""
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(function, dict) or not isinstance(name, str) or not name:
+        raise invalid(f"{where}: expected an object with a name", "tools")
+    if len(name) > LONGEST_NAME or name.split() != [name]:
+        raise invalid(f"{where}.name: expected at most {LONGEST_NAME} characters without blanks", "tools")
+    if not isinstance(function.get("parameters"), dict | None):
+        raise invalid(f"{where}.parameters: expected an object", "tools")
 
 
 def _parameters(tool: dict[str, Any]) -> dict[str, Any]:

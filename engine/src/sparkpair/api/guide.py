@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from sparkpair.api.errors import form_broken, invalid, too_many_forms, unavailable
+from sparkpair.api.errors import field_of, form_broken, invalid, too_many_forms, unavailable
 from sparkpair.api.generation import Check
 from sparkpair.api.options import ApiOptions
 from sparkpair.api.params import ChatParams, ReplyParams
@@ -30,6 +30,10 @@ class Guide:
     def __init__(self, options: ApiOptions, checkpoint: CheckpointText) -> None:
         self._tokenizer = checkpoint.tokenizer
         self._forms = FormLibrary(options.model_dir, checkpoint, options.form_cpu_s)
+
+    def warm_up(self) -> None:
+        """Get ready for the first form, which would else wait some seconds for that."""
+        self._forms.warm_up()
 
     def close(self) -> None:
         """Compile nothing more."""
@@ -81,7 +85,7 @@ class Guide:
         try:
             return await self._forms.find(form())
         except FormRefused as error:
-            raise invalid(f"{param}: {error}", param) from None
+            raise invalid(f"{param}: {error}", field_of(param)) from None
         except FormsBusy:
             raise too_many_forms() from None
         except FormsUnavailable as error:

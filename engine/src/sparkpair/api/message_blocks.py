@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkpair.api.errors import invalid
+from sparkpair.api.errors import field_of, invalid
 from sparkpair.chat.media import PlacedPart
 
 ROLES = ("user", "assistant", "system")
@@ -73,7 +73,7 @@ def _result(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     parts = [] if content is None else [_part(part, place) for place, part in _blocks(content, f"{where}.content")]
     if block.get("is_error"):
         parts = [{"type": "text", "text": "Error: "}, *parts]
-    return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", where), "content": _joined(parts)}
+    return {"role": "tool", "tool_call_id": _name(block, "tool_use_id", where), "content": _joined(parts)}
 
 
 def _assistant(blocks: Blocks) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def _assistant(blocks: Blocks) -> dict[str, Any]:
             arguments = block.get("input")
             if not isinstance(arguments, dict):
                 raise invalid(f"{where}.input: expected an object", "messages")
-            function = {"name": _string(block, "name", where), "arguments": arguments}
-            call = {"id": _string(block, "id", where), "type": "function", "function": function}
+            function = {"name": _name(block, "name", where), "arguments": arguments}
+            call = {"id": _name(block, "id", where), "type": "function", "function": function}
             message.setdefault("tool_calls", []).append(call)
         else:
             message["content"] += _text(block, where)
@@ -118,12 +118,19 @@ def _part(block: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _text(block: Any, where: str) -> str:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind != "text":
-        raise invalid(f"{where}: blocks of type {str(kind)[:64]!r} are not supported here", where.split("[")[0])
+        raise invalid(f"{where}: blocks of type {str(kind)[:64]!r} are not supported here", field_of(where))
     return _string(block, "text", where)
 
 
 def _string(values: Mapping[str, Any], name: str, where: str) -> str:
     value = values.get(name)
     if not isinstance(value, str):
-        raise invalid(f"{where}.{name}: expected a string", where.split("[")[0])
+        raise invalid(f"{where}.{name}: expected a string", field_of(where))
+    return value
+
+
+def _name(values: Mapping[str, Any], name: str, where: str) -> str:
+    value = _string(values, name, where)
+    if not value:
+        raise invalid(f"{where}.{name}: expected a non-empty string", field_of(where))
     return value

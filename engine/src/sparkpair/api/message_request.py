@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkpair.api.errors import invalid, unsupported
 from sparkpair.api.fields import Fields
+from sparkpair.api.functions import check_function
 from sparkpair.api.message_blocks import messages_of, system_text
 from sparkpair.api.notices import Notices
 
@@ -20,9 +21,11 @@ CHAT_NAMES = {
     "stop": "stop_sequences",
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
+    "response_format.json_schema": "output_config.format",
+    "response_format.json_schema.schema": "output_config.format.schema",
     "thinking_budget": "thinking.budget_tokens",
 }
-"""Fields of the chat request by the names that they have here."""
+"""Fields of the chat request, and places in them, by the names that they have here."""
 
 IGNORED = ("metadata", "cache_control", "speed", "diagnostics", "inference_geo", "betas")
 """Fields that change nothing here."""
@@ -107,6 +110,7 @@ def _tools(tools: Any, notices: Notices) -> list[dict[str, Any]] | None:
         if not isinstance(tool.get("input_schema"), dict):
             raise invalid(f"tools[{index}].input_schema: expected an object", "tools")
         described = {key: tool[key] for key in ("name", "description") if tool.get(key) is not None}
+        check_function(f"tools[{index}]", described)
         kept.append({"type": "function", "function": {**described, "parameters": tool["input_schema"]}})
     return kept
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
 from sparkpair.api.body import read_object
+from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import REQUEST_ID, ApiError
 from sparkpair.api.fields import Fields
 from sparkpair.api.message_dialect import MessagesDialect
@@ -24,7 +25,7 @@ async def create_message(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     try:
         params = await _params(request, counting=False)
-        work = await serving.chat_work(params, request.receive)
+        work = await attended(request.receive, serving.chat_work(params))
     except ApiError as error:
         raise error.renamed(CHAT_NAMES) from None
     dialect = MessagesDialect(
@@ -42,7 +43,7 @@ async def count_tokens(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     try:
         params = await _params(request, counting=True)
-        prompt = await serving.chat_prompt(params)
+        prompt = await attended(request.receive, serving.chat_prompt(params))
     except ApiError as error:
         raise error.renamed(CHAT_NAMES) from None
     return JSONResponse({"input_tokens": len(prompt.ids)})
@@ -52,7 +53,7 @@ async def _params(request: Request, *, counting: bool) -> ChatParams:
     serving: Serving = request.app.state.serving
     fields = Fields(await read_object(request, serving.options.max_body_bytes))
     body = chat_body(fields, serving.notices, counting=counting)
-    params = chat_params(Fields(body), serving.options, serving.checkpoint)
+    params = chat_params(Fields(body), serving.options, serving.checkpoint, CHAT_NAMES)
     for name in fields.unknown():
         serving.notices.ignored("messages", name)
     return params

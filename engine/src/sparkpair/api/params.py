@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sparkpair.api.errors import invalid, model_not_found, unsupported
@@ -44,6 +45,8 @@ HARMLESS = frozenset(
 """Fields that many clients send and that would not change a reply here; not worth a line in the log."""
 
 GRAMMARS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
 MEDIA = ("audio", "image", "images", "video", "videos")
 
 
@@ -93,8 +96,12 @@ class CompletionParams(ReplyParams):
     markers: bool
 
 
-def chat_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText) -> ChatParams:
-    """Check a chat request. Raises ApiError."""
+def chat_params(
+    fields: Fields, options: ApiOptions, checkpoint: CheckpointText, names: Mapping[str, str] = NO_NAMES
+) -> ChatParams:
+    """Check a chat request. `names` are those that the client knows its fields by, where they are others. Raises
+    ApiError.
+    """
     common = _reply_params(fields, options, checkpoint)
     if fields.get("modalities") not in (None, ["text"]):
         raise invalid('modalities: only ["text"] is supported by this engine', "modalities")
@@ -104,9 +111,7 @@ def chat_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText)
     try:
         messages = normalise_messages(fields.get("messages"), vision=options.vision)
     except BadMessages as error:
-        raise invalid(
-            f"messages: {error}" if not str(error).startswith("messages") else str(error), "messages"
-        ) from None
+        raise invalid(str(error), "messages") from None
     thinking, effort, clear, extra = _thinking(fields, options)
     budget = fields.integer("thinking_budget")
     if budget is not None and budget < 0:
@@ -116,7 +121,7 @@ def chat_params(fields: Fields, options: ApiOptions, checkpoint: CheckpointText)
     if form is not None and functions.must_call:
         raise invalid(f"{form.param}: an answer cannot have a form and be a call; leave one of them out", form.param)
     return ChatParams(
-        **common,
+        **{**common, "form": form and form.renamed(names)},
         messages=messages,
         functions=functions,
         thinking=thinking,

@@ -52,7 +52,7 @@ class _Builder:
         elif kind == "function_call_output":
             output = content_of(item.get("output"), f"{where}.output")
             self.finish().append(
-                {"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": output}
+                {"role": "tool", "tool_call_id": _name(item, "call_id", where), "content": output}
             )  # fmt: skip
         else:
             raise invalid(f"{where}.type: {str(kind)[:64]!r} is not supported by this engine", "input")
@@ -85,8 +85,8 @@ class _Builder:
         arguments = item.get("arguments")
         if not isinstance(arguments, str | None):
             raise invalid(f"{where}.arguments: expected a string", "input")
-        function = {"name": _string(item, "name", where), "arguments": arguments}
-        call = {"id": _string(item, "call_id", where), "type": "function", "function": function}
+        function = {"name": _name(item, "name", where), "arguments": arguments}
+        call = {"id": _name(item, "call_id", where), "type": "function", "function": function}
         self._turn.setdefault("tool_calls", []).append(call)
 
 
@@ -118,6 +118,13 @@ def _string(values: Mapping[str, Any], name: str, where: str) -> str:
     value = values.get(name)
     if not isinstance(value, str):
         raise invalid(f"{where}.{name}: expected a string", "input")
+    return value
+
+
+def _name(values: Mapping[str, Any], name: str, where: str) -> str:
+    value = _string(values, name, where)
+    if not value:
+        raise invalid(f"{where}.{name}: expected a non-empty string", "input")
     return value
 
 

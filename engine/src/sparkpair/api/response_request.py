@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkpair.api.errors import invalid, unsupported
 from sparkpair.api.fields import Fields
+from sparkpair.api.functions import check_function
 from sparkpair.api.notices import Notices
 from sparkpair.api.params import GRAMMARS
 from sparkpair.api.response_items import messages_of
@@ -23,8 +24,10 @@ CHAT_NAMES = {
     "max_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
+    "response_format.json_schema": "text.format",
+    "response_format.json_schema.schema": "text.format.schema",
 }
-"""Fields of the chat request by the names that they have here."""
+"""Fields of the chat request, and places in them, by the names that they have here."""
 
 REFUSED = ("background", "conversation", "prompt", "context_management")
 """Fields that ask for what is not here; false, null and empty ones ask for nothing."""
@@ -126,7 +129,9 @@ def _tools(tools: Any, notices: Notices) -> list[Any] | None:
         if not isinstance(tool, dict) or not isinstance(tool.get("type"), str):
             raise invalid(f"tools[{index}]: expected an object with a type", "tools")
         if tool["type"] == "function":
-            kept.append({"type": "function", "function": {key: tool[key] for key in tool if key != "type"}})
+            function = {key: tool[key] for key in tool if key != "type"}
+            check_function(f"tools[{index}]", function)
+            kept.append({"type": "function", "function": function})
         else:
             notices.ignored("responses", f"tools of type {tool['type']}")
     return kept

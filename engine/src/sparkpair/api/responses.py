@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
 from sparkpair.api.body import read_object
+from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import ApiError, invalid
 from sparkpair.api.fields import Fields
 from sparkpair.api.params import chat_params
@@ -33,9 +34,9 @@ async def create_response(request: Request) -> Response:
     keep = fields.boolean("store", True)
     try:
         params = chat_params(
-            Fields(chat_body(fields, earlier, own, serving.notices)), serving.options, serving.checkpoint
+            Fields(chat_body(fields, earlier, own, serving.notices)), serving.options, serving.checkpoint, CHAT_NAMES
         )
-        work = await serving.chat_work(params, request.receive)
+        work = await attended(request.receive, serving.chat_work(params))
     except ApiError as error:
         raise error.renamed(CHAT_NAMES) from None
     for name in fields.unknown():

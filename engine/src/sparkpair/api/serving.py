@@ -14,11 +14,8 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Iterator
 
-from starlette.types import Receive
-
 from sparkpair.api.body import BodyRoom
-from sparkpair.api.disconnect import watching
-from sparkpair.api.errors import ClientGone, context_exceeded, invalid, queue_full, unavailable
+from sparkpair.api.errors import context_exceeded, invalid, queue_full, unavailable
 from sparkpair.api.fetch import Fetcher
 from sparkpair.api.generation import Check, Generation, ReplyEnd
 from sparkpair.api.guide import Guide
@@ -31,7 +28,7 @@ from sparkpair.api.playout import SingleTokens, smoothed
 from sparkpair.api.response_store import ResponseStore
 from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.chat.decoder import ReplyDecoder
-from sparkpair.chat.media import MediaNames, MediaRef, media_of
+from sparkpair.chat.media import MediaNames, media_of
 from sparkpair.chat.memory import ReasoningMemory
 from sparkpair.chat.messages import text_length
 from sparkpair.chat.pieces import Piece
@@ -82,11 +79,11 @@ class Serving:
         self._stopping = False
         self._smooths = options.stream_smooth_s > 0
 
-    async def chat_work(self, params: ChatParams, receive: Receive) -> Work:
-        """Render a conversation and check that it fits. Raises ApiError; ClientGone when the client leaves `receive`
-        while its pictures are being prepared.
+    async def chat_work(self, params: ChatParams) -> Work:
+        """Render a conversation and check that it fits. Takes long where there are pictures, or a form to compile.
+        Raises ApiError.
         """
-        prompt = await self.chat_prompt(params, receive=receive)
+        prompt = await self.chat_prompt(params)
         functions = params.functions
         calls = CallParser(functions.functions, parallel=functions.parallel) if functions.functions else None
         inside = prompt.inside_thinking
@@ -103,33 +100,14 @@ class Serving:
         route, check = await self.guide.text_route(params, work.request.stop_ids)
         return dataclasses.replace(work, request=dataclasses.replace(work.request, constraint=route), check=check)
 
-    async def chat_prompt(
-        self, params: ChatParams, *, add_generation_prompt: bool = True, receive: Receive | None = None
-    ) -> ChatPrompt:
-        """The prompt of a conversation. Raises ApiError, or ClientGone as `chat_work` does."""
+    async def chat_prompt(self, params: ChatParams, *, add_generation_prompt: bool = True) -> ChatPrompt:
+        """The prompt of a conversation. Raises ApiError."""
         params = dataclasses.replace(params, messages=self.memory.restore(params.messages))
         refs = list(media_of(params.messages))
-        media = await self._prepared(refs, receive) if refs else []
+        media = await self.media.prepare(refs) if refs else []
         if text_length(params.messages) < OFF_LOOP_CHARACTERS:
             return self._chat_prompt(params, media, add_generation_prompt)
         return await asyncio.to_thread(self._chat_prompt, params, media, add_generation_prompt)
-
-    async def _prepared(self, refs: list[MediaRef], receive: Receive | None) -> list[Prepared]:
-        """What the pictures and clips become, for as long as the client waits."""
-        preparing = asyncio.create_task(self.media.prepare(refs))
-        gone = False
-
-        def leave() -> None:
-            nonlocal gone
-            gone = preparing.cancel()
-
-        async with watching(receive, leave) if receive is not None else contextlib.nullcontext():
-            try:
-                return await preparing
-            except asyncio.CancelledError:
-                if gone:
-                    raise ClientGone from None
-                raise
 
     async def text_ids(self, text: str, markers: bool) -> tuple[int, ...]:
         """The ids of a text; with `markers`, markers that it spells become ids."""

@@ -22,10 +22,14 @@ KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """The form of the answer, and the `param` that asks for it."""
+    """The form of the answer, and the `param` that asks for it: a field of the request, or a place in one."""
 
     form: Form
     param: str
+
+    def renamed(self, names: Mapping[str, str]) -> AnswerForm:
+        """The same for a client that knows its field under another name."""
+        return dataclasses.replace(self, param=names.get(self.param, self.param))
 
 
 def answer_form(fields: Fields) -> AnswerForm | None:

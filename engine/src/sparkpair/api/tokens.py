@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sparkpair.api.body import read_object
+from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import invalid, unsupported
 from sparkpair.api.fields import Fields
 from sparkpair.api.params import HARMLESS, chat_params, model_name
@@ -32,7 +33,7 @@ async def tokenize(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     fields = Fields(await read_object(request, serving.options.max_body_bytes))
     with_strings = fields.boolean("return_token_strs", False)
-    ids = await ids_of(fields, serving)
+    ids = await attended(request.receive, ids_of(fields, serving))
     for name in fields.unknown():
         if name not in HARMLESS:
             serving.notices.ignored("tokenize", name)

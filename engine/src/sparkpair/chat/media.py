@@ -54,12 +54,13 @@ def media_ref(part: Mapping[str, Any], where: str) -> MediaRef:
     """What a part of type image_url or video_url names. Raises BadPart saying what is wrong with it."""
     kind = str(part["type"])
     named = part.get(kind)
+    place = part.place if isinstance(part, PlacedPart) else f"{where}.{kind}"
     fields = {"url": named} if isinstance(named, str) else named
     if not isinstance(fields, dict) or not isinstance(fields.get("url"), str):
-        raise BadPart(f"{where}.{kind}: expected an object with a url")
+        raise BadPart(f"{place}: expected an object with a url")
     detail = fields.get("detail")
     if detail is not None and detail not in DETAILS:
-        raise BadPart(f"{where}.{kind}.detail: expected one of {', '.join(DETAILS)}")
+        raise BadPart(f"{place}.detail: expected one of {', '.join(DETAILS)}")
     place = part.place if isinstance(part, PlacedPart) else where
     return MediaRef(KINDS[kind], fields["url"], place, low=detail == "low")
 

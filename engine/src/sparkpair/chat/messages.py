@@ -38,7 +38,7 @@ def normalise_messages(messages: Any, *, vision: bool = False) -> list[dict[str,
     conversation could otherwise never go on.
     """
     if not isinstance(messages, list) or not messages:
-        raise BadMessages("expected a list with at least one message")
+        raise BadMessages("messages: expected a list with at least one message")
     checked = [_message(f"messages[{index}]", message, vision) for index, message in enumerate(messages)]
     _pair_results(checked)
     return _without_broken_calls(_merge_leading_system(checked))

@@ -2,15 +2,18 @@
 """The forms that are in use: tried apart from this process, then compiled here off the event loop, and kept.
 
 What was refused is remembered too, so that asking for it again costs nothing. A form that many ask for at once is
-compiled once. The compiler's library and the process for trials are loaded with the first form that needs them.
+compiled once. The compiler's library and the process for trials are loaded with the first form that needs them, or
+before it by `warm_up`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -30,6 +33,7 @@ MOST_WAITING = 32
 KEPT_BYTES = 256 * 2**20
 KEPT_REFUSALS = 256
 LONGEST_WAIT_S = 120.0
+NICE = 10
 
 TOO_MUCH = "cannot be compiled with the time and memory that there is for it; make it simpler"
 
@@ -89,6 +93,13 @@ class FormLibrary:
         found = await self._ask({"schema": form.text, "answer": answer})
         return str(found["problem"]) if found.get("problem") else None if found else "it takes too long to check"
 
+    def warm_up(self) -> None:
+        """Have the compiler's library and the process for trials loaded before the first form needs them."""
+        if not self._closed:
+            self._load()
+            with contextlib.suppress(OSError):
+                self._ready_nursery()
+
     def close(self) -> None:
         """End the process for trials, and with it what is underway there."""
         self._closed = True
@@ -99,9 +110,20 @@ class FormLibrary:
             self._nursery.close()
             self._nursery = None
 
-    async def _compile(self, form: Form) -> Found:
+    def _load(self) -> asyncio.Task[Forms]:
         if self._forms is None:
             self._forms = asyncio.create_task(asyncio.to_thread(_load, self._checkpoint))
+        return self._forms
+
+    def _ready_nursery(self) -> _Nursery:
+        """Raises OSError when no process can be started."""
+        if self._nursery is None or self._nursery.ended:
+            self._end_nursery()
+            self._nursery = _Nursery(self._directory, self._most_cpu_s)
+        return self._nursery
+
+    async def _compile(self, form: Form) -> Found:
+        loading = self._load()
         async with self._room:
             text, unkept = form.text, ()
             if not form.harmless:
@@ -109,7 +131,7 @@ class FormLibrary:
                 if "text" not in tried:
                     raise FormRefused(tried.get("refused", TOO_MUCH))
                 text, unkept = tried["text"], tuple(tried["unkept"])
-            forms = await asyncio.shield(self._forms)
+            forms = await asyncio.shield(loading)
             return Found(form, await asyncio.to_thread(forms.compile, form.kind, text), unkept)
 
     def _done(self, form: Form, task: asyncio.Task[Found]) -> None:
@@ -131,10 +153,7 @@ class FormLibrary:
         if self._closed:
             raise FormsUnavailable("the server is stopping")
         try:
-            if self._nursery is None or self._nursery.ended:
-                self._end_nursery()
-                self._nursery = _Nursery(self._directory, self._most_cpu_s)
-            nursery = self._nursery
+            nursery = self._ready_nursery()
             async with asyncio.timeout(LONGEST_WAIT_S):
                 answer = await nursery.ask(json.dumps(job).encode())
         except (OSError, TimeoutError) as error:
@@ -146,7 +165,7 @@ class FormLibrary:
 
 
 def _load(checkpoint: CheckpointText) -> Forms:
-    """Loaded late, because it takes a second that most servers never need."""
+    """Loaded late, because it takes a second for which no server should wait."""
     from sparkpair.grammar.forms import Forms
 
     return Forms(checkpoint)
@@ -160,6 +179,8 @@ class _Nursery:
         with theirs:
             command = [sys.executable, "-m", "sparkpair.grammar.nursery", str(directory), str(most_cpu_s)]
             self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
+        # From its first moment, as requests come while it loads.
+        os.setpriority(os.PRIO_PROCESS, self._process.pid, NICE)
 
     @property
     def ended(self) -> bool:

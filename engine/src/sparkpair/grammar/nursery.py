@@ -47,7 +47,6 @@ def main() -> int:
     forms, most_cpu_s = Forms(CheckpointText.load(Path(sys.argv[1]))), int(sys.argv[2])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a child ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who started this process ends it
-    os.nice(10)
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not message:
