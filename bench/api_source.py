@@ -211,7 +211,7 @@ async def main() -> None:
     source, watch = Source(), LockWatch()
     with tempfile.TemporaryDirectory() as directory:
         write_tokenizer(Path(directory), VOCABULARY)
-        app = create_app(source, ApiOptions(model_dir=Path(directory), model_name="source"))
+        app = create_app(source, ApiOptions(model_dir=Path(directory), model_name="source", vision=True))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ready, stop = asyncio.Event(), asyncio.Event()
@@ -230,11 +230,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    import os
-
-    if os.environ.get("UV"):
-        import uvloop
-
-        uvloop.run(main())
-    else:
-        asyncio.run(main())
+    asyncio.run(main())
