@@ -93,10 +93,10 @@ def export(work: pathlib.Path, target: pathlib.Path, drafter: pathlib.Path | Non
         if drafter is not None:
             load_dflash2_config(drafter, twin.config, 1)
             shutil.copytree(drafter, staging / DRAFTER, ignore=shutil.ignore_patterns(MANIFEST_NAME))
+        write_manifest(staging, None)
         sizes = _sizes(staging)
         if sum(sizes.values()) > MOST_BYTES:
             raise UserError(f"the checkpoint would take {sum(sizes.values())} bytes of {MOST_BYTES}: {sizes}")
-        write_manifest(staging, None)
     return sizes
 
 

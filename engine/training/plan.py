@@ -25,6 +25,9 @@ Size = Literal["full", "tiny"]
 # What the repository may hold of the miniature: weights, tokenizer and drafter together.
 MOST_BYTES = 16_000_000
 
+# What everything that is no weight takes at most: index, tokenizer, template, configuration, manifest.
+TEXT_BYTES = 125_000
+
 _TEXT: dict[Size, dict[str, Any]] = {
     "full": {
         "vocab_size": 1792,
@@ -115,7 +118,7 @@ def drafter_config(document: dict[str, Any], target: TextConfig) -> DFlash2Confi
 
 
 def stored_bytes(size: Size) -> dict[str, int]:
-    """Bytes of the two .safetensors files as they will be, headers and all, by what they hold."""
+    """Bytes of the .safetensors files as they will be, headers and all, by what they hold; of the rest at most."""
     document = model_document(size)
     text = parse_text_config(document, "config.json")
     bits = document["quantization_config"]["bits"]
@@ -125,4 +128,8 @@ def stored_bytes(size: Size) -> dict[str, int]:
     }
     draft = drafter_config(draft_document(size), text)
     drafter = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in draft.shapes().items()}
-    return {"model": len(save(model, {"format": "pt"})), "drafter": len(save(drafter, {"format": "pt"}))}
+    return {
+        "model": len(save(model, {"format": "pt"})),
+        "drafter": len(save(drafter, {"format": "pt"})),
+        "text": TEXT_BYTES,
+    }

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from sparkpair.checkpoint.manifest import MANIFEST_NAME
 from sparkpair.checkpoint.miniature import place_token_ids
 from sparkpair.checkpoint.miniature_drafter import write_drafter
-from sparkpair.checkpoint.miniature_text import write_tokenizer
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.group import SoloGroup
 from sparkpair.errors import UserError
@@ -28,6 +27,7 @@ from training.quantise import quantise
 from training.train import Run, Settings
 from training.twin.batch import text_batch
 from training.twin.model import Twin
+from training.vocabulary import write_text_files
 
 from tests.engine.model.conftest import random_ids
 from tests.engine.trained.small import drawn
@@ -74,12 +74,14 @@ def test_the_whole_size_takes_what_the_plan_says(tmp_path: pathlib.Path) -> None
     document = model_document("full")
     text = tmp_path / "work" / "text"
     text.mkdir(parents=True)
-    place_token_ids(document, write_tokenizer(text, document["text_config"]["vocab_size"]))
+    place_token_ids(document, write_text_files(text, document["text_config"]["vocab_size"], sample=600))
     (text / "config.json").write_text(json.dumps(document), encoding="utf-8")
     state.save(tmp_path / "work", Twin(document), None, state.Progress())
     quantise(tmp_path / "work", tmp_path / "finished", encoder=drawn)
     sizes = export(tmp_path / "finished", tmp_path / "target")
-    assert sizes["weights"] == pytest.approx(stored_bytes("full")["model"], rel=1e-3)
+    planned = stored_bytes("full")
+    assert sizes["weights"] == pytest.approx(planned["model"], rel=1e-3)
+    assert sizes["text"] <= planned["text"]
     files = [path for path in (tmp_path / "target").iterdir() if path.suffix == ".safetensors"]
     assert len(files) > 1
     assert max(path.stat().st_size for path in files) < 10e6

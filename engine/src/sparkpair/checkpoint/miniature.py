@@ -239,6 +239,8 @@ def write_tensors(directory: pathlib.Path, document: dict[str, Any], parts: list
             save_file(tensors, str(directory / file), metadata={"format": "pt"})
         except SafetensorError as error:
             raise OSError(None, str(error)) from None
+        # The library leaves files that their owner alone can read.
+        (directory / file).chmod(0o644)
     total = sum(tensor.nbytes for tensors in parts for tensor in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     (directory / INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
