@@ -48,7 +48,7 @@ class DrafterOf:
         """See Subject."""
         return measure_drafts(self._target, self._drafter, batch)
 
-    def settle(self) -> None:
+    def settle(self, share: float) -> None:
         """See Subject."""
 
     def next_rows(self, part: float, rng: random.Random) -> tuple[Rows, bool]:
