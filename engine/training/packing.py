@@ -76,6 +76,8 @@ class Packer:
         self._place = numpy.zeros((*seen, 2), dtype=numpy.int64)
         self._filled = [0] * shape.pictured
         self._frames = 0
+        self.places: list[tuple[int, int]] = []
+        """Row and first column of every document, in the order in which they were added."""
 
     @property
     def used(self) -> int:
@@ -97,6 +99,7 @@ class Packer:
         self._weights[row, start : start + count - 1] = document.weights[1:]
         for one in document.seen:
             self._look(one, row, start)
+        self.places.append((row, start))
         self._used[row] += padded
         self._count[row] += 1
         return True
