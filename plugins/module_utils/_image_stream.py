@@ -36,7 +36,10 @@ def over_link(command: Sequence[str], address: str) -> list[str]:
 
 
 class Remote:
-    """The other host's Docker, asked by a command such as ssh with docker behind it."""
+    """The other host's Docker, asked by a command such as ssh with docker behind it.
+
+    What is asked has no spaces: ssh gives its words to a shell, which would part them there.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = list(command)
@@ -64,12 +67,12 @@ class Remote:
         if not images:
             return []
         # One may go meanwhile.
-        found = self.ask("image", "inspect", "--format", "{{json .RootFS.Layers}}", *images, forgiven="no such image")
-        return [json.loads(line) or [] for line in found.splitlines()]
+        found = self.ask("image", "inspect", "--format", "{{.RootFS.Layers}}", *images, forgiven="no such image")
+        return [line.strip("[]").split() for line in found.splitlines()]
 
     def containerd(self) -> bool:
         """Say whether it keeps images in containerd's store. Raises DockerError."""
-        return _CONTAINERD in self.ask("info", "--format", "{{json .DriverStatus}}")
+        return _CONTAINERD in self.ask("info", "--format", "{{.DriverStatus}}")
 
     def clear(self, label: str) -> None:
         """Remove the images that have a label. Raises DockerError."""

@@ -17,15 +17,16 @@ _LISTEN = "0A"
 
 
 def parse_listening(text: str) -> list[dict[str, Any]]:
-    """Return the listening sockets in the text of /proc/net/tcp or tcp6, each with `address`, `port` and
-    `inode`.
+    """Return the listening sockets in the text of /proc/net/tcp or tcp6, each with `address`, `port`, `uid` of its
+    owner and `inode`.
     """
     result = []
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) > 9 and fields[3] == _LISTEN:
             address, port = fields[1].split(":")
-            result.append({"address": _address(address), "port": int(port, 16), "inode": int(fields[9])})
+            inode, uid = int(fields[9]), int(fields[7])
+            result.append({"address": _address(address), "port": int(port, 16), "uid": uid, "inode": inode})
     return result
 
 
@@ -43,7 +44,8 @@ def listening(rank_leaders: Mapping[int, int], proc: str = "/proc") -> list[dict
 
     `rank_leaders` gives the process id of each running rank; `rank` is the one whose process, or a
     descendant of it, owns the socket, else None. `pid` is None when the owner belongs to another user and
-    cannot be seen.
+    cannot be seen: a rank in a container is root's. Such a socket is the rank's whose process is the same user's and
+    was told its port.
     """
     sockets = []
     for name in ("tcp", "tcp6"):
@@ -54,8 +56,11 @@ def listening(rank_leaders: Mapping[int, int], proc: str = "/proc") -> list[dict
     result = []
     for entry in sockets:
         pid = owners.get(entry.pop("inode"))
-        rank = None
-        if pid is not None:
+        uid = entry.pop("uid")
+        if pid is None:
+            told = (number for number, leader in rank_leaders.items() if _told(leader, uid, entry["port"], proc))
+            rank = next(told, None)
+        else:
             line = set(_lineage(pid, proc))
             rank = next((number for number, leader in rank_leaders.items() if leader in line), None)
         result.append({**entry, "pid": pid, "command": _command(pid, proc), "rank": rank})
@@ -112,13 +117,24 @@ def _lineage(pid: int, proc: str) -> list[int]:
     return line
 
 
+def _told(pid: int, uid: int, port: int, proc: str) -> bool:
+    """Say whether a process is that user's and has the port on its command line."""
+    try:
+        owner = os.stat(f"{proc}/{pid}").st_uid
+    except OSError:
+        return False
+    return owner == uid and str(port) in _words(pid, proc)
+
+
 def _command(pid: int | None, proc: str) -> str:
     """Return the command line of a process, cut to a readable length; empty when it cannot be seen."""
-    if pid is None:
-        return ""
+    return "" if pid is None else " ".join(_words(pid, proc)).strip()[:120]
+
+
+def _words(pid: int, proc: str) -> list[str]:
+    """Return the command line of a process, which everybody may see; empty when it has ended."""
     try:
         with open(f"{proc}/{pid}/cmdline", "rb") as file:
-            words = file.read().decode(errors="replace").split("\0")
+            return file.read().decode(errors="replace").split("\0")
     except OSError:
-        return ""
-    return " ".join(words).strip()[:120]
+        return []

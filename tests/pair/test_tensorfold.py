@@ -60,7 +60,7 @@ def test_image_and_weights_go_over_the_cable_and_both_rails_are_used(pair: dict[
         assert seen.strip() == "(-1, -1)"
         assert "uverbs1" in machine.run(f"docker exec {NAME} ls /dev/infiniband").stdout
     again = plays.run("site", **TENSORFOLD)
-    assert (again.returncode, again.changed) == (0, 0), again.output
+    assert (again.returncode, again.changed) == (0, 0), plays.complaints(again)
 
 
 def test_a_twin_that_is_unaddressed_or_has_another_mtu_or_no_cable_is_left_out_on_both(
@@ -121,4 +121,4 @@ def test_the_worker_serves_the_weights_of_the_head_over_nfs_and_a_second_run_cha
     assert mount.startswith("192.168.100.10:/")
     assert " ro," in mount
     again = plays.run("site", **settings)
-    assert (again.returncode, again.changed) == (0, 0), again.output
+    assert (again.returncode, again.changed) == (0, 0), plays.complaints(again)

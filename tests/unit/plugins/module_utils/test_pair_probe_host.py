@@ -23,9 +23,9 @@ def test_the_kernels_list_of_sockets_is_read_in_both_families() -> None:
     connected = "   1: 0100007F:22B8 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 0\n"
     six = "   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 99 1 0\n"
     assert _sockets.parse_listening(header + listening + connected) == [
-        {"address": "127.0.0.1", "port": 8888, "inode": 4711}
+        {"address": "127.0.0.1", "port": 8888, "uid": 0, "inode": 4711}
     ]
-    assert _sockets.parse_listening(header + six) == [{"address": "::", "port": 8080, "inode": 99}]
+    assert _sockets.parse_listening(header + six) == [{"address": "::", "port": 8080, "uid": 0, "inode": 99}]
 
 
 def entry(port: int, ranks: dict[int, int]) -> dict[str, object]:
@@ -52,6 +52,22 @@ def test_a_socket_of_a_ranks_child_belongs_to_the_rank() -> None:
         assert entry(port, {3: child.pid})["rank"] == 3
         assert entry(port, {})["rank"] is None
         child.communicate("\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "of_the_same_user", "rank"), [("--port 8888", True, 3), ("--port 8889", True, None), ("8888", False, None)]
+)
+def test_a_socket_whose_owner_cannot_be_seen_is_that_ranks_which_was_told_its_port(
+    tmp_path: Path, words: str, of_the_same_user: bool, rank: int | None
+) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "4711").mkdir()
+    (tmp_path / "4711" / "cmdline").write_text("\0".join(["tensorfold", "serve", *words.split(), ""]))
+    uid = (tmp_path / "4711").stat().st_uid + (0 if of_the_same_user else 1)
+    line = f"0: 00000000:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 {uid} 0 99 1 0"
+    (tmp_path / "net" / "tcp").write_text(f"header\n{line}\n")
+    (found,) = _sockets.listening({3: 4711}, proc=str(tmp_path))
+    assert (found["pid"], found["rank"]) == (None, rank)
 
 
 def test_own_addresses_are_told_from_others() -> None:
