@@ -64,6 +64,11 @@ class Rail:
         """The bytes of a ping that fills the smaller MTU of the two."""
         return min(self.first.mtu, self.second.mtu) - PING_HEADERS_BYTES
 
+    @property
+    def one_mtu(self) -> bool:
+        """Say whether both ends have the same MTU. A ping may pass where they have not, and what RDMA sends does not."""
+        return self.first.mtu == self.second.mtu
+
 
 class NoLink(Exception):
     """Two hosts have no usable link. `at` is the host's position (0 or 1); the text says what was found."""
@@ -175,7 +180,7 @@ def choose(nodes: tuple[Node, Node], main: Rail, one_only: bool) -> tuple[list[R
     rails = [main]
     for rail in candidates(nodes, main):
         taken = any(rail.first.netdev == one.first.netdev or rail.second.netdev == one.second.netdev for one in rails)
-        if not taken and all(answered(nodes, rail)):
+        if not taken and rail.one_mtu and all(answered(nodes, rail)):
             rails.append(rail)
     return rails, "; ".join(_left_out(nodes, main, rails))
 
@@ -188,11 +193,14 @@ def _left_out(nodes: tuple[Node, Node], main: Rail, rails: Sequence[Rail]) -> It
             continue
         done[0].add(rail.first.netdev)
         done[1].add(rail.second.netdev)
+        ends = f"{rail.first.in_words()} of {nodes[0]['host']} and {rail.second.in_words()} of {nodes[1]['host']}"
+        if not rail.one_mtu:
+            yield f"{ends} have different MTUs"
+            continue
         there, back = answered(nodes, rail)
         lost = "both ways" if not there and not back else "on the way back" if there else "on the way there"
         yield (
-            f"{rail.first.in_words()} of {nodes[0]['host']} and {rail.second.in_words()} of {nodes[1]['host']} do not "
-            f"reach each other: a ping of {rail.payload} bytes that may not be fragmented was lost {lost}"
+            f"{ends} do not reach each other: a ping of {rail.payload} bytes that may not be fragmented was lost {lost}"
         )
     for node, end, known in zip(nodes, (main.first, main.second), done):
         for netdev in _others_up(node, end):

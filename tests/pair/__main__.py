@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 
-from tests.pair import disk, hub, layout, machines, stand_in
+from tests.pair import disk, hub, layout, machines, small, stand_in
 
 
 def main() -> int:
@@ -19,7 +19,7 @@ def main() -> int:
     up.add_argument("--owner", type=int, default=0, help="process with which they end")
     up.add_argument("--addressed", action="store_true", help="give the fabric ports their addresses, too")
     verbs.add_parser("down", help="end the machines")
-    verbs.add_parser("equip", help="give the head an image and weights that the others have not")
+    verbs.add_parser("equip", help="give the head what the others have not, and all a small checkpoint")
     verbs.add_parser("disk", help="make the disks, if they are not made yet")
     ssh = verbs.add_parser("ssh", help="run a command on a machine, or a shell")
     ssh.add_argument("machine")
@@ -34,9 +34,11 @@ def main() -> int:
     elif options.verb == "down":
         machines.down()
     elif options.verb == "equip":
-        head = machines.attach()[layout.NAMES[0]]
+        found = machines.attach()
+        head = found[layout.NAMES[0]]
         stand_in.make(head)
         hub.give(head)
+        small.give(found)
     elif options.verb == "disk":
         print(disk.make().key)
     else:

@@ -27,6 +27,12 @@ _SOURCES = ROOT / "engine" / "src" / "sparkpair"
 _LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libstdc++.so.6")
 # Required by what the engine requires, and never loaded by it on a CPU, or only for answers with a form.
 _LEFT_OUT = {"triton", "transformers", "sympy", "mpmath", "networkx", "fsspec", "xgrammar", "apache-tvm-ffi"}
+# A third of what PyTorch does when it is imported is for computing without numbers and for distributions. Neither is
+# used here; what another part of PyTorch wants of the first one is left.
+_LEFT_EMPTY = {
+    "torch/_meta_registrations.py": "import torch._prims.rng_prims\n",
+    "torch/distributions/__init__.py": "",
+}
 _FILES_LEFT_OUT = re.compile(r"\.\./|torch/(test/|include/|share/|bin/(?!torch_shm_manager))|.*\.a$")
 _PROGRAM = '#!/bin/sh\nexec python3 -m sparkpair "$@"\n'
 
@@ -91,6 +97,8 @@ def _copy_packages(place: Path) -> None:
             target = place / str(path)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path.locate(), target)
+    for name, text in _LEFT_EMPTY.items():
+        (place / name).write_text(text)
 
 
 def _files(name: str) -> Iterator[importlib.metadata.PackagePath]:

@@ -45,7 +45,9 @@ def complaints(run: Run) -> str:
 
 def slowest(run: Run, least_s: float = 5) -> str:
     """The tasks that took long, in seconds."""
-    took = [(task["task"]["name"].split(" : ")[-1], _seconds(task["task"]["duration"])) for task in run.tasks]
+    # A task that no host has finished has no end.
+    ended = [task["task"] for task in run.tasks if "end" in task["task"]["duration"]]
+    took = [(task["name"].split(" : ")[-1], _seconds(task["duration"])) for task in ended]
     return ", ".join(f"{name} {seconds:.0f} s" for name, seconds in took if seconds >= least_s)
 
 

@@ -21,4 +21,11 @@ chroot "$root" systemctl disable --quiet nfs-server
 chroot "$root" systemctl mask --quiet systemd-networkd-wait-online apt-daily.timer apt-daily-upgrade.timer \
     systemd-timesyncd e2scrub_reap.service e2scrub_all.timer fstrim.timer dpkg-db-backup.timer systemd-pstore \
     systemd-logind getty@tty1 serial-getty@ttyS0 rpc-statd-notify
+# What nothing here asks for, or starts by itself when something does.
+chroot "$root" systemctl disable --quiet nfs-client.target nfs-blkmap rpcbind.service rpcbind.socket
+chroot "$root" systemctl mask --quiet modprobe@.service sys-kernel-config.mount sys-kernel-debug.mount \
+    sys-kernel-tracing.mount sys-fs-fuse-connections.mount dev-hugepages.mount dev-mqueue.mount systemd-binfmt \
+    proc-sys-fs-binfmt_misc.automount kmod-static-nodes systemd-random-seed systemd-update-utmp \
+    systemd-update-utmp-runlevel systemd-network-generator systemd-sysusers systemd-journal-flush \
+    rdma-ndd rdma-load-modules@.service
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc "$root"/usr/share/man

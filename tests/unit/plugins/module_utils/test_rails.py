@@ -75,14 +75,26 @@ def test_n01_a_twin_without_an_address_gives_one_rail_and_one_warning() -> None:
 @pytest.mark.parametrize("lost", [(HEAD, "enP2p1s0f0np0"), (WORKER, "enP2p1s0f0np0")])
 def test_n01_a_twin_that_answers_in_one_direction_only_is_dropped_on_both_hosts(lost: tuple[str, str]) -> None:
     nodes = two(
-        [*ONE[0], Port("enP2p1s0f0np0", "203.0.113.1", mtu=1500)],
+        [*ONE[0], Port("enP2p1s0f0np0", "203.0.113.1", mtu=9000)],
         [*ONE[1], Port("enP2p1s0f0np0", "203.0.113.2", mtu=9000)],
     )
     (pairing,) = proved(nodes, plan(*FABRIC), lost=(lost,))
     assert devices(pairing) == [("rocep1s0f0", "rocep1s0f0")]
     (warning,) = pairing.findings
-    assert "a ping of 1472 bytes that may not be fragmented was lost on the way" in warning.found
-    for told in ("203.0.113.1/24, MTU 1500", "203.0.113.2/24, MTU 9000", "roceP2p1s0f0"):
+    assert "a ping of 8972 bytes that may not be fragmented was lost on the way" in warning.found
+    for told in ("203.0.113.1/24, MTU 9000", "203.0.113.2/24, MTU 9000", "roceP2p1s0f0"):
+        assert told in warning.found
+
+
+def test_n01_a_twin_with_another_mtu_than_its_partner_is_dropped_though_pings_of_the_smaller_one_pass() -> None:
+    nodes = two(
+        [*ONE[0], Port("enP2p1s0f0np0", "203.0.113.1", mtu=1500)],
+        [*ONE[1], Port("enP2p1s0f0np0", "203.0.113.2", mtu=9000)],
+    )
+    (pairing,) = proved(nodes, plan(*FABRIC))
+    assert devices(pairing) == [("rocep1s0f0", "rocep1s0f0")]
+    (warning,) = pairing.findings
+    for told in ("203.0.113.1/24, MTU 1500", "203.0.113.2/24, MTU 9000", "have different MTUs"):
         assert told in warning.found
 
 
