@@ -66,7 +66,7 @@ class Rail:
 
     @property
     def one_mtu(self) -> bool:
-        """Say whether both ends have the same MTU. A ping may pass where they have not, and what RDMA sends does not."""
+        """Say whether both ends have the same MTU: where they have not, pings may pass, and what RDMA sends does not."""
         return self.first.mtu == self.second.mtu
 
 

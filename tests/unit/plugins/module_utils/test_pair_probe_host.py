@@ -55,7 +55,8 @@ def test_a_socket_of_a_ranks_child_belongs_to_the_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "of_the_same_user", "rank"), [("--port 8888", True, 3), ("--port 8889", True, None), ("8888", False, None)]
+    ("words", "of_the_same_user", "rank"),
+    [("--port 8888", True, 3), ("--port 8889", True, None), ("--port 8888", False, None)],
 )
 def test_a_socket_whose_owner_cannot_be_seen_is_that_ranks_which_was_told_its_port(
     tmp_path: Path, words: str, of_the_same_user: bool, rank: int | None
