@@ -66,7 +66,7 @@ class Rail:
 
     @property
     def one_mtu(self) -> bool:
-        """Say whether both ends have the same MTU: where they have not, pings may pass, and what RDMA sends does not."""
+        """Say whether both ends have the same MTU: where not, pings may pass, and what RDMA sends does not."""
         return self.first.mtu == self.second.mtu
 
 

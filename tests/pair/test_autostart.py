@@ -10,14 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.integration.site import play
-from tests.pair import layout, machines
+from tests.pair import layout, machines, plays
 from tests.pair.paths import SSH_CONFIG
-from tests.pair.plays import LIMIT_S
 
 HEAD, WORKER = layout.NAMES[:2]
 DEVICES = {HEAD: ["rocep1s0f0", "roceP2p1s0f0"], WORKER: ["rocep1s0f1", "roceP2p1s0f1"]}
@@ -40,6 +38,8 @@ class Supervised:
             "ansible_python_interpreter": "/usr/bin/python3",
             "ansible_ssh_common_args": f"-F {SSH_CONFIG}",
             "sparkpair_autostart": True,
+            # Beside what was started on these machines by others.
+            "sparkpair_state_dir": "~/.local/state/supervised/{{ inventory_hostname }}",
             "sparkpair_stop_timeout": 10,
             "sparkpair_wait_timeout": 120,
             "__roce_link_addresses": {"link": {"nodes": nodes}},
@@ -51,7 +51,7 @@ class Supervised:
 
     def play(self, playbook: str, *arguments: str) -> tuple[int, str]:
         """Run a playbook; returns how many tasks changed something, and what it printed."""
-        done = play("-i", str(self.inventory), playbook, *arguments, limit_s=LIMIT_S)
+        done = play("-i", str(self.inventory), playbook, *arguments, limit_s=plays.LIMIT_S)
         assert done.returncode == 0, done.output
         texts = [str(result.get("text", "")) for task in done.tasks for result in task["hosts"].values()]
         return done.changed, "\n".join(filter(None, texts))
@@ -97,6 +97,12 @@ class Supervised:
     def unit(self, machine: machines.Machine, verb: str) -> str:
         return machine.run(f"sudo systemctl {verb} sparkpair-{machine.name}", check=False).stdout.strip()
 
+    def remove(self) -> None:
+        """Take everything of it from the machines."""
+        self.install("-e", "sparkpair_autostart=false")
+        for machine in (self.head, self.worker):
+            machine.run("pkill -9 -f 'ranks.p[y]'; rm -rf ~/ranks ~/.local/state/supervised", check=False)
+
     def ends_as(self, state: str) -> None:
         """Wait until the head's unit is in a state of systemd's."""
         machines.wait(lambda: self.unit(self.head, "is-active") == state, _LIMIT_S, self.tell)
@@ -104,22 +110,19 @@ class Supervised:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
-    try:
-        found = machines.attach()
-    except machines.MachineError:
-        with machines.running(2) as found:
-            machines.give_addresses(found)
-            yield supervised(found, tmp_path_factory.mktemp("autostart"))
-    else:
-        yield supervised(found, tmp_path_factory.mktemp("autostart"))
-
-
-def supervised(found: dict[str, Any], home: Path) -> Supervised:
-    made = Supervised(found, home)
-    assert made.install("--check", "--diff") > 0
-    assert made.install() > 0
-    made.serves()
-    return made
+    """The machines that run, from which every other pair is taken first, or two that run for these tests."""
+    with machines.found_or_running() as found:
+        for inventory in ("pair", "pair_tensorfold"):
+            assert plays.run("teardown", inventory=inventory).returncode == 0
+        machines.give_addresses(found)
+        made = Supervised(found, tmp_path_factory.mktemp("autostart"))
+        try:
+            assert made.install("--check", "--diff") > 0
+            assert made.install() > 0
+            made.serves()
+            yield made
+        finally:
+            made.remove()
 
 
 def test_a_second_run_and_a_check_change_nothing_and_status_says_who_looks_after_the_pair(pair: Supervised) -> None:
@@ -183,7 +186,7 @@ def test_what_was_installed_goes_as_a_whole_and_leaves_the_ranks_running(pair: S
     assert pair.install("-e", "sparkpair_autostart=false") > 0
     for machine in (pair.head, pair.worker):
         assert machine.run("ls /etc/systemd/system/sparkpair-*", check=False).stdout == ""
-        assert "autostart" not in machine.run(f"ls ~/.local/state/sparkpair/{machine.name}").stdout
+        assert "autostart" not in machine.run(f"ls ~/.local/state/supervised/{machine.name}").stdout
     assert pair.pids() == before
     pair.serves()
     assert "autostart off" in pair.status()
