@@ -37,16 +37,24 @@ class Line:
         self._file = connection.makefile("rb")
         self._side, self._other = (side, b"server") if side == b"client" else (side, b"client")
         self._said = self._heard = 0
+        self._key = b""
+        try:
+            self._greet(secret)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _greet(self, secret: str) -> None:
         mine = secrets.token_bytes(_NONCE)
-        connection.sendall(GREETING + mine)
+        self._connection.sendall(GREETING + mine)
         greeting = self._exactly(len(GREETING) + _NONCE)
         if not greeting.startswith(GREETING):
             raise WireError("something else than a supervisor of this version answers")
         theirs = greeting[len(GREETING) :]
-        numbers = mine + theirs if side == b"client" else theirs + mine
+        numbers = mine + theirs if self._side == b"client" else theirs + mine
         self._key = hmac.new(secret.encode(), b"sparkpair-pair-key" + numbers, "sha256").digest()
         # Before anything is asked or done, so that a stranger learns nothing but that he is refused.
-        self.say({"hello": side.decode()})
+        self.say({"hello": self._side.decode()})
         self.hear()
 
     def say(self, message: Mapping[str, Any]) -> None:
