@@ -18,7 +18,7 @@ from training.draft_loss import measure_drafts
 from training.losses import Losses
 from training.mixture import Rows
 from training.plan import draft_document, drafter_config
-from training.train import RATE, Run, Settings, log_to, prepare
+from training.train import RATE, Run, Settings, drawn, log_to, prepare
 from training.twin.batch import Batch
 from training.twin.drafter import Drafter
 from training.twin.model import Twin
@@ -53,8 +53,7 @@ class DrafterOf:
 
     def next_rows(self, part: float, rng: random.Random) -> tuple[Rows, bool]:
         """See Subject."""
-        (kind,) = rng.choices(list(SHARES), list(SHARES.values()))
-        return kind, False
+        return drawn(SHARES, rng), False
 
 
 def main() -> None:

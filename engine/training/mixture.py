@@ -86,8 +86,8 @@ def _long_echo(rng: random.Random) -> Case:
 
 _SHARES: dict[Rows, dict[Maker, float]] = {
     "short": {
-        instructions: 10, echo: 12, quote: 15, edit: 14, arithmetic: 12, structured: 6, functions: 10,
-        needles_of(2, 25): 7, following: 6, pictures: 18, clips: 5, languages: 6, stories: 6, talk: 5,
+        instructions: 10, echo: 12, quote: 16, edit: 12, arithmetic: 12, structured: 6, functions: 10,
+        needles_of(2, 25): 7, following: 6, pictures: 30, clips: 4, languages: 6, stories: 6, talk: 5,
     },
     "middle": {needles_of(30, 120): 5, structured: 1, functions: 2, following: 1, talk: 2, _long_echo: 1},
     "long": {needles_of(100, 520): 5, _long_echo: 2},

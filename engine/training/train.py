@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop: as many steps as fit into some minutes, from where the last run ended.
 
-In a directory whose experts are EXL3 it finishes the model: these stay, the rest learns to live with their rounding, on
-the rows of the plan's end and at a rate that rises and falls once more.
+In a directory whose experts are EXL3 it finishes the model: these stay, the rest learns to live with their rounding, at
+a rate that rises and falls once more.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ CURRICULUM: tuple[tuple[float, dict[Rows, float]], ...] = (
     (0.12, {"short": 0.8, "middle": 0.2}),
     (0.3, {"short": 0.7, "middle": 0.16, "long": 0.14}),
 )
+
+# Of a model that is being finished.
+FINISHING: dict[Rows, float] = {"short": 0.84, "middle": 0.1, "long": 0.06}
 
 # Until this part of the plan half of the longer rows attend to everything, for the indexers to learn from.
 SHOWN_EVERYTHING = 0.5
@@ -97,10 +100,15 @@ def rate_at(part: float, steps: int, peak: float) -> float:
     return peak * rise * fall
 
 
+def drawn(shares: dict[Rows, float], rng: random.Random) -> Rows:
+    """A kind of rows, drawn by the shares."""
+    (kind,) = rng.choices(list(shares), list(shares.values()))
+    return kind
+
+
 def kind_at(part: float, rng: random.Random) -> tuple[Rows, bool]:
     """The kind of the next batch's rows, and whether they attend to everything."""
-    shares = next(shares for start, shares in reversed(CURRICULUM) if part >= start)
-    (kind,) = rng.choices(list(shares), list(shares.values()))
+    kind = drawn(next(shares for start, shares in reversed(CURRICULUM) if part >= start), rng)
     return kind, kind != "short" and part < SHOWN_EVERYTHING and rng.random() < 0.5
 
 
@@ -146,7 +154,7 @@ class WholeModel:
 
     def next_rows(self, part: float, rng: random.Random) -> tuple[Rows, bool]:
         """See Subject."""
-        return kind_at(1.0 if self._finishing else part, rng)
+        return (drawn(FINISHING, rng), False) if self._finishing else kind_at(part, rng)
 
 
 class Run:

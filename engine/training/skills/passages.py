@@ -12,11 +12,14 @@ _ECHO = (
     "Repeat this text: {}", "Repeat the following text exactly.\n\n{}", "Say this again, word for word: {}", "Echo: {}",
     "Copy this text:\n{}", "Write this once more without any change: {}", "{}\n\nRepeat the text above.",
 )  # fmt: skip
-_ORDER = ("first", "second", "third", "fourth", "fifth", "sixth")
-_QUOTE_ORDER = ("Quote the {} sentence of this text: {}", "What is the {} sentence here? {}",
-                "Read the text and quote its {} sentence.\n\n{}")  # fmt: skip
-_QUOTE_WORD = ("Quote the sentence with the word {}: {}", "Which sentence contains {}? Quote it.\n\n{}",
-               "Find the sentence in which {} stands and quote it: {}")  # fmt: skip
+_QUOTE_LINE = (
+    "Quote line {} of this text:\n{}", "What is line {} here?\n{}", "Read the text and quote its line {}.\n\n{}",
+    "{1}\n\nQuote line {0}.",
+)  # fmt: skip
+_QUOTE_BEGUN = (
+    "Quote the sentence that begins with {}: {}", "Which sentence begins with {}? Quote it.\n\n{}",
+    "Find the sentence that begins with {} and quote it: {}", "{1}\n\nQuote the sentence that begins with {0}.",
+)  # fmt: skip
 _EDIT = (
     "Replace {} by {} in this text: {}", "Change the word {} to {} and leave the rest as it is.\n\n{}",
     "Write this again with {} replaced by {}: {}", "In the following text put another word in the place of {}, "
@@ -39,19 +42,17 @@ def echo(rng: random.Random) -> Case:
 
 
 def quote(rng: random.Random) -> Case:
-    """One sentence of a passage is quoted."""
+    """One sentence of a passage is quoted: by the number of its line, or by how it begins."""
     sentences = [words.sentence(rng) for _ in range(rng.randint(2, 6))]
-    text = " ".join(sentences)
     at = rng.randrange(len(sentences))
-    unique = [word for word in sentences[at].strip(".").split() if word.isalpha() and len(word) > 3]
-    unique = [word for word in unique if sum(word in other for other in sentences) == 1]
-    if unique and rng.random() < 0.6:
-        word = rng.choice(unique)
-        request = rng.choice(_QUOTE_WORD).format(word, text)
-        steps = (f"I look for the word {word}.", "Then I copy the whole sentence.")
+    begin = " ".join(sentences[at].split()[:2])
+    if rng.random() < 0.5 and sum(other.startswith(begin) for other in sentences) == 1:
+        request = rng.choice(_QUOTE_BEGUN).format(begin, " ".join(sentences))
+        steps = (f"I look for the sentence that begins with {begin}.", "Then I copy it.")
     else:
-        request = rng.choice(_QUOTE_ORDER).format(_ORDER[at], text)
-        steps = (f"I count to the {_ORDER[at]} sentence.", "Then I copy it.")
+        lines = "\n".join(f"{number}. {sentence}" for number, sentence in enumerate(sentences, 1))
+        request = rng.choice(_QUOTE_LINE).format(at + 1, lines)
+        steps = (f"I look for line {at + 1}.", "Then I copy it.")
     thoughts = ("I quote that sentence.", steps)
     return Case("quote", request, [user(request)], Said(sentences[at]), exactly(sentences[at]), thoughts)
 

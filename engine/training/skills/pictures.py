@@ -46,16 +46,16 @@ def filled(rng: random.Random, colour: str, side: int) -> Frame:
 
 
 def drawn(rng: random.Random, shape: str, colour: str, ground: str, count: int, side: int) -> Frame:
-    """Some shapes of one colour on a ground, which do not touch."""
+    """Up to four shapes of one colour on a ground, which do not touch."""
     picture = Image.new("RGB", (side, side), _paint(rng, ground))
     pen = ImageDraw.Draw(picture)
-    cells = [(row, column) for row in range(2 if count > 1 else 1) for column in range(3 if count > 1 else 1)]
-    height, width = side // (2 if count > 1 else 1), side // (3 if count > 1 else 1)
+    across = 2 if count > 1 else 1
+    room = side // across
     paint = _paint(rng, colour)
-    for row, column in rng.sample(cells, count):
-        size = int(min(height, width) * rng.uniform(0.55, 0.85))
-        left = column * width + rng.randint(1, max(1, width - size - 1))
-        top = row * height + rng.randint(1, max(1, height - size - 1))
+    for row, column in rng.sample([(row, column) for row in range(across) for column in range(across)], count):
+        size = int(room * rng.uniform(0.55, 0.85))
+        left = column * room + rng.randint(1, max(1, room - size - 1))
+        top = row * room + rng.randint(1, max(1, room - size - 1))
         box = (left, top, left + size, top + size)
         if shape == "circle":
             pen.ellipse(box, fill=paint)
@@ -84,7 +84,7 @@ def pictures(rng: random.Random) -> Case:
         if {colour, ground} in ({"orange", "yellow"}, {"red", "orange"}):
             ground = "black"
         shape = rng.choice(SHAPES)
-        count = rng.randint(1, 5) if kind in (3, 4) else 1
+        count = rng.randint(1, 4) if kind in (3, 4) else 1
         side = max(side, 96) if count > 1 else side
         frame = drawn(rng, shape, colour, ground, count, side)
         plural = f"{shape}{'s' if count > 1 else ''}"
