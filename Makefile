@@ -113,6 +113,10 @@ bench-roce: $(VENV)/.dev ## Measure gathers as RDMA writes beside gloo's, betwee
 bench-engine: $(VENV)/.dev ## Compare the engine's drafts, streams, resumed prompts and slices, side by side in one run
 	$(BIN)/python bench/engine_side_by_side.py
 
+.PHONY: bench-miniature
+bench-miniature: $(VENV)/.dev ## Compare drafts on the skills of the trained miniature in CHECKPOINT, side by side in one run
+	$(BIN)/python bench/miniature_drafts.py $(CHECKPOINT)
+
 # --- building ---------------------------------------------------------------------------------------------------------
 
 .PHONY: build
