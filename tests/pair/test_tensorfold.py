@@ -31,8 +31,8 @@ def rails(run: Run) -> list[list[str]]:
 
 
 def looked(**settings: Any) -> Run:
-    """What a run would do; nothing is changed."""
-    return plays.run("site", "--check", **{**TENSORFOLD, **settings})
+    """What a run would find and decide; nothing is changed."""
+    return plays.run("preflight", **{**TENSORFOLD, **settings})
 
 
 def digest(machine: Machine) -> str:
