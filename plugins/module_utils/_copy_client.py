@@ -58,7 +58,41 @@ def pull(
     blobs = os.path.join(_hub_cache.repository(snapshot.cache, snapshot.repo), "blobs")
     os.makedirs(blobs, exist_ok=True)
     os.makedirs(snapshot.path, exist_ok=True)
-    wrong = set(job.kept("verified").get("wrong") or {})
+    problems, received, copied = _copy(snapshot, job, source, secret, manifest, streams, mode, report)
+    if _known_wrong(job) - copied:
+        # A file that was thought right, and has been found out by now, need not wait for another run.
+        problems, more, _ = _copy(snapshot, job, source, secret, manifest, streams, mode, report)
+        received += more
+    if problems:
+        raise JobError(f"the copy in {snapshot.path} is not as on the head: {'; '.join(problems[:20])}")
+    reference = os.path.join(os.path.dirname(blobs), "refs", "main")
+    if not os.path.exists(reference):
+        os.makedirs(os.path.dirname(reference), exist_ok=True)
+        with open(reference, "w", encoding="utf-8") as file:
+            file.write(snapshot.revision)
+    return {"copied_bytes": received}
+
+
+def _known_wrong(job: Job) -> set[str]:
+    """Return the files whose content was found to be wrong when it was last looked at."""
+    return set(job.kept("verified").get("wrong") or {})
+
+
+def _copy(
+    snapshot: Snapshot,
+    job: Job,
+    source: tuple[str, int],
+    secret: str,
+    manifest: Files,
+    streams: int,
+    mode: str,
+    report: Report,
+) -> tuple[list[str], int, set[str]]:
+    """Copy what is lacking or known to be wrong, and verify all; return the problems, how many bytes came, and which
+    files were copied.
+    """
+    blobs = os.path.join(_hub_cache.repository(snapshot.cache, snapshot.repo), "blobs")
+    wrong = _known_wrong(job)
     _adopt(snapshot, blobs, manifest)
     wanted = {_target(snapshot, blobs, one): one for one in manifest}
     lacking = {target: one for target, one in wanted.items() if one["path"] in wrong or _size(target) != one["size"]}
@@ -72,14 +106,7 @@ def pull(
     by_path = {one["path"]: hashes[target] for target, one in wanted.items() if target in hashes}
     problems = _manifest.compare(_hub_cache.files(snapshot.path), manifest)
     problems += _snapshot.verify(snapshot, job, mode, manifest, report, by_path)
-    if problems:
-        raise JobError(f"the copy in {snapshot.path} is not as on the head: {'; '.join(problems[:20])}")
-    reference = os.path.join(os.path.dirname(blobs), "refs", "main")
-    if not os.path.exists(reference):
-        os.makedirs(os.path.dirname(reference), exist_ok=True)
-        with open(reference, "w", encoding="utf-8") as file:
-            file.write(snapshot.revision)
-    return {"copied_bytes": copier.received}
+    return problems, copier.received, {one["path"] for one in lacking.values()}
 
 
 def room(cache: str, missing: int) -> None:

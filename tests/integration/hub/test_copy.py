@@ -188,6 +188,21 @@ def test_a_wrong_content_of_the_same_size_is_found_and_copied_again(head: Host, 
     assert worker.contents() == head.contents()
 
 
+def test_a_wrong_content_beside_a_missing_file_is_copied_again_in_the_same_run(head: Host, worker: Host) -> None:
+    manifest = head.hold(checkpoint())
+    worker.hold(checkpoint())
+    sizes = {one["path"]: one["size"] for one in manifest}
+    blob = worker.file("model-2.safetensors").resolve()
+    data = bytearray(blob.read_bytes())
+    data[-1] ^= 1
+    blob.write_bytes(data)
+    worker.file("model-1.safetensors").resolve().unlink()
+    with offering(head) as port:
+        done = pull(worker, port, manifest)
+    assert done["copied_bytes"] == sizes["model-1.safetensors"] + sizes["model-2.safetensors"], done
+    assert worker.contents() == head.contents()
+
+
 def test_s14_a_file_that_was_cut_goes_on_where_it_was(head: Host, worker: Host) -> None:
     manifest = head.hold(checkpoint(size=4_000_000))
     one = max(manifest, key=lambda file: file["size"])
