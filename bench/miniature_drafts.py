@@ -57,8 +57,8 @@ def ask_all(url: str, cases: list[Case], modes: list[str], seed: int) -> tuple[S
     replies: Replies = {}
     with Asking(url) as asking:
         asking.reply(cases[0], "greedy", seed)  # what the first request sets up is not counted
-        for mode in modes:
-            for number, case in enumerate(cases):
+        for number, case in enumerate(cases):
+            for mode in modes:
                 found = asking.reply(case, mode, seed + number)
                 replies[mode, number] = said_in(found)
                 told = found["sparkpair"]

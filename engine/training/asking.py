@@ -108,13 +108,19 @@ class Asking:
         found: dict[str, Any] = self._client.post("/v1/chat/completions", json=body).raise_for_status().json()
         return found
 
-    def results(self, cases: Sequence[Case], mode: str, seed: int, at_once: int) -> list[Result]:
-        """A result for each case, with some requests at once; each case has a seed of its own."""
+    def results(self, cases: Sequence[Case], modes: Sequence[str], seed: int, at_once: int) -> list[Result]:
+        """A result for each case and mode, with some requests at once; each case has a seed of its own.
 
-        def ask(number: int) -> Result:
+        A case is asked in all modes one after the other, so that a long prompt need not be read again.
+        """
+
+        def ask(number: int) -> list[Result]:
             case = cases[number]
-            said = said_in(self.reply(case, mode, seed * 1_000_000 + number))
-            return Result(case, mode, case.judge(said), said, doubtful=said != case.wanted)
+            said = [said_in(self.reply(case, mode, seed * 1_000_000 + number)) for mode in modes]
+            return [
+                Result(case, mode, case.judge(one), one, doubtful=one != case.wanted)
+                for mode, one in zip(modes, said, strict=True)
+            ]
 
         with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-            return list(pool.map(ask, range(len(cases))))
+            return [result for some in pool.map(ask, range(len(cases))) for result in some]

@@ -39,11 +39,8 @@ def by_server(options: argparse.Namespace, cases: list[scores.Case]) -> list[sco
     # Here, as a machine that only trains has neither a client nor what writes clips.
     from training.asking import Asking
 
-    found: list[scores.Result] = []
     with Asking(options.url) as asking:
-        for mode in options.modes.split(","):
-            found += asking.results(cases, mode, options.seed, options.at_once)
-    return found
+        return asking.results(cases, options.modes.split(","), options.seed, options.at_once)
 
 
 def arguments() -> argparse.ArgumentParser:
