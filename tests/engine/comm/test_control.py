@@ -167,6 +167,17 @@ def test_a_follower_that_leaves_on_purpose_says_why(followers: Followers) -> Non
     leader.close()
 
 
+def test_an_exchange_that_fails_while_nobody_leaves_names_whom_it_was_with(
+    followers: Followers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkpair.comm.control.VERDICT_S", 0.1)
+    leader, _ = joined(followers, 2)
+    told = str(leader.verdict())
+    assert told.startswith(f"the exchange with rank 1 on {socket.gethostname()} failed")
+    assert "a machine or the link may be down" in told
+    leader.close({"stop": True})
+
+
 def test_a_follower_learns_why_rank_0_failed(followers: Followers) -> None:
     leader, links = joined(followers)
     leader.close({"failed": "rank 1 on here left: lightning"})

@@ -191,7 +191,12 @@ class Leader:
         """Why a tensor exchange failed: the rank that left, when that becomes known in a moment."""
         if self._lost_event.wait(VERDICT_S) and self._lost is not None:
             return PeerLost(self._lost)
-        return PeerLost("the exchange between the ranks failed, and no rank has left; look at the other ranks' logs")
+        # A machine whose power or cable is gone says nothing, and its connection stays as it was.
+        silent = " and ".join(f"rank {rank} on {one.host}" for rank, one in sorted(self._followers.items()))
+        return PeerLost(
+            f"the exchange with {silent} failed, and no rank has said that it leaves: "
+            "a machine or the link may be down; look at the other ranks' logs"
+        )
 
     def stuck_ranks(self, step: int, *, waiting: bool) -> str:
         """Which ranks to look at in a step that does not end, and why; `waiting` says whether rank 0 waits for them."""
