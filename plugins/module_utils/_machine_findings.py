@@ -7,10 +7,11 @@ at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.sparkpair.serving.plugins.module_utils import _machine_parity
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
 
@@ -68,7 +69,7 @@ def judge(machines: Mapping[str, Machine], needs: Mapping[str, Needs]) -> list[F
     for host, machine in machines.items():
         for check in _CHECKS:
             findings += check(host, machine, needs[host])
-    return findings + _parity(machines, needs)
+    return findings + _machine_parity.judge(machines, any(need.gpu for need in needs.values()))
 
 
 def _docker(host: str, machine: Machine, needs: Needs) -> list[Finding]:
@@ -353,66 +354,6 @@ _CHECKS: tuple[Callable[[str, Machine, Needs], list[Finding]], ...] = (
     _rdma,
     _ssh,
 )
-
-
-def _parity(machines: Mapping[str, Machine], needs: Mapping[str, Needs]) -> list[Finding]:
-    """Return what differs between hosts: each with its own value, against the first host's."""
-    gpu = any(need.gpu for need in needs.values())
-    subjects: Sequence[tuple[str, str, Callable[[Machine], Any], str]] = (
-        ("kernel_parity", "the kernel", lambda one: one["kernel"], "bring both to the same release"),
-        ("driver_parity", "the GPU's driver", lambda one: _first(one, "driver"), "bring both to the same release"),
-        (
-            "clock_parity",
-            "the GPU's highest clock in MHz",
-            lambda one: _first(one, "most_clock_mhz"),
-            "see `nvidia-smi -q -d CLOCK`",
-        ),
-        (
-            "board_parity",
-            "the board's firmware",
-            lambda one: one["board_firmware"],
-            "update the older one (`fwupdmgr update`)",
-        ),
-        ("rdma_parity", "the RDMA firmware", _rdma_firmware, "update the older one"),
-        ("docker_parity", "Docker", lambda one: one["docker"]["version"], "bring both to the same release"),
-        (
-            "image_store_parity",
-            "Docker's image store",
-            lambda one: one["docker"]["image_store"],
-            "nothing: images are compared by their content, though ids differ",
-        ),
-    )
-    findings = []
-    for name, title, value, remedy in subjects:
-        if not gpu and name in ("driver_parity", "clock_parity"):
-            continue
-        known = [(host, value(machine)) for host, machine in machines.items() if value(machine)]
-        for host, found in known[1:]:
-            if found != known[0][1]:
-                findings.append(
-                    Finding(
-                        id=name,
-                        severity=WARNING,
-                        host=host,
-                        found=f"{title} is {_shown(found)} here and {_shown(known[0][1])} on {known[0][0]}",
-                        wanted="the same on every host",
-                        remedy=remedy,
-                    )
-                )
-    return findings
-
-
-def _first(machine: Machine, name: str) -> Any:
-    gpus = machine["gpu"]["gpus"]
-    return gpus[0][name] if gpus else None
-
-
-def _rdma_firmware(machine: Machine) -> str:
-    return ", ".join(sorted(set(filter(None, machine["rdma"]["firmware"].values()))))
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _gib(size: float) -> str:
