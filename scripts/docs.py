@@ -8,7 +8,7 @@ Those are docs/settings.md, docs/tensorfold.md, docs/modules.md and roles/*/READ
     scripts/docs.py --check    change nothing; exit 1 and name every file that is not what it would be
 
 The sources are roles/*/meta/argument_specs.yml, roles/settings/meta/limits.yml, the table of names in
-plugins/module_utils/_tensorfold_settings.py and the DOCUMENTATION of plugins/modules.
+plugins/module_utils/_tensorfold_settings.py and the DOCUMENTATION of plugins/modules with its fragments.
 """
 
 from __future__ import annotations
@@ -177,14 +177,34 @@ def role_page(role: str, spec: dict[str, Any]) -> str:
 
 
 def docs_of(path: Path) -> dict[str, Any]:
-    """Return a module's documentation blocks: DOCUMENTATION and RETURN parsed, EXAMPLES as text."""
-    found = {}
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            if name in ("DOCUMENTATION", "EXAMPLES", "RETURN") and isinstance(node.value, ast.Constant):
-                found[name] = str(node.value.value)
-    return {**found, **{name: yaml.safe_load(found[name]) for name in ("DOCUMENTATION", "RETURN")}}
+    """Return a module's documentation blocks: DOCUMENTATION with its fragments and RETURN parsed, EXAMPLES as text."""
+    found = texts_in(ast.parse(path.read_text()))
+    blocks = {**found, **{name: yaml.safe_load(found[name]) for name in ("DOCUMENTATION", "RETURN")}}
+    doc = blocks["DOCUMENTATION"]
+    for name in doc.get("extends_documentation_fragment", ()):
+        shared = fragment(name)
+        for part in ("options", "attributes"):
+            # What the module says itself counts.
+            doc[part] = {**shared.get(part, {}), **doc.get(part, {})}
+    return blocks
+
+
+def fragment(name: str) -> Any:
+    """Return a parsed documentation fragment of the collection, named as modules name it."""
+    stem, _, variant = name.removeprefix(f"{COLLECTION}.").partition(".")
+    tree = ast.parse((ROOT / "plugins" / "doc_fragments" / f"{stem}.py").read_text())
+    (holder,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    return yaml.safe_load(texts_in(holder)[variant.upper() or "DOCUMENTATION"])
+
+
+def texts_in(node: ast.Module | ast.ClassDef) -> dict[str, str]:
+    """Return the texts that are given names in a module or a class."""
+    return {
+        each.targets[0].id: each.value.value
+        for each in node.body
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
+        if isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)
+    }
 
 
 def public(options: dict[str, Any]) -> dict[str, Any]:

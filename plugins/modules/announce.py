@@ -9,6 +9,8 @@ short_description: Print text for people as it is
 version_added: 0.1.0
 description:
   - Prints lines that can be read and copied, where a result would show them quoted, wrapped or as JSON.
+extends_documentation_fragment:
+  - sparkpair.serving.looks.no_diff
 options:
   text:
     description: What to print.
@@ -18,9 +20,6 @@ attributes:
   check_mode:
     support: full
     description: Prints and changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: Prints and changes nothing.

@@ -15,6 +15,8 @@ description:
   - Starts, stops and changes nothing. A world that is not live in time is left running.
   - Run it on all hosts of the world in one task, without C(run_once), C(loop) or C(retries), with the host
     of rank 0 first in the play. With fewer forks than hosts, the later hosts find what the earlier ones saw.
+extends_documentation_fragment:
+  - sparkpair.serving.looks.no_diff
 author:
   - The sparkpair maintainers (@sparkpair)
 options:
@@ -85,9 +87,6 @@ attributes:
   check_mode:
     description: Waits for nothing and says that it was skipped, as check mode starts no rank.
     support: full
-  diff_mode:
-    description: There is nothing to compare.
-    support: none
   idempotent:
     description: Nothing is changed.
     support: full

@@ -11,22 +11,18 @@ version_added: 0.2.0
 description:
   - Finds the newest kept start that was another one than the last, gives the image's name on this host back to the
     image that ran then, and returns what was written down. Needs no network.
+extends_documentation_fragment:
+  - sparkpair.serving.docker
+  - sparkpair.serving.looks.no_diff
 options:
   state_dir:
     description: The state directory of the pair on this host.
     type: path
     required: true
-  docker_host:
-    description: Address of the Docker daemon.
-    type: str
-    default: unix:///var/run/docker.sock
 attributes:
   check_mode:
     support: full
     description: Tells the start and moves no name.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: Until another start is kept the same one is found.

@@ -13,15 +13,13 @@ description:
   - Otherwise pulls the published image, by O(digest) where one is given, else by the tag C(VERSION-HASH), and accepts
     it only with the right label; and otherwise builds it from the base, the pinned source and the patches.
   - A patch that no longer applies, or that is in the version already, stops the build, and all of them are listed.
+extends_documentation_fragment:
+  - sparkpair.serving.docker
 options:
   name:
     description: Name that the image gets on this host.
     type: str
     required: true
-  docker_host:
-    description: Address of the Docker daemon.
-    type: str
-    default: unix:///var/run/docker.sock
   series:
     description: The parsed series.yml.
     type: dict

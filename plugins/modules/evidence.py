@@ -13,6 +13,8 @@ description:
     there. With O(everything) also the records of starts, what the system's programs say, and the containers.
   - Keys, tokens and passwords are removed, those that are known from their files and those that look like one.
   - Stops and changes no rank.
+extends_documentation_fragment:
+  - sparkpair.serving.looks.no_diff
 options:
   state_dir:
     description: The state directory of the pair on this host.
@@ -43,9 +45,6 @@ attributes:
   check_mode:
     support: full
     description: Writes no archive and returns the last lines.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: none
     description: Every archive is a new one.

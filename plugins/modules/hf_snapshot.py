@@ -16,29 +16,17 @@ description:
   - What is whole already is used when the Hub cannot be asked.
   - The library is looked for when something has to be downloaded, in O(command), in the Python that runs the module,
     behind a program C(hf), and at last in the engine's image, whose container then runs as the cache's owner.
+extends_documentation_fragment:
+  - sparkpair.serving.docker
+  - sparkpair.serving.snapshots
+  - sparkpair.serving.snapshots.one
+  - sparkpair.serving.state
 options:
-  repo:
-    description: The repository, ORGANISATION/NAME.
-    type: str
-    required: true
   revision:
     description:
       - The commit. Empty takes the one that the cache knows as main, and without one what the Hub calls main now.
     type: str
     default: ""
-  cache:
-    description: The cache directory. Empty takes C(HF_HOME) of the login, else C(~/.cache/huggingface).
-    type: path
-    default: ""
-  state_dir:
-    description: The directory that holds what the pair keeps on this host.
-    type: path
-    required: true
-  verify:
-    description: Whether names and sizes are enough, or contents are hashed, once until they change.
-    type: str
-    choices: [size, content]
-    default: content
   endpoint:
     description: The Hub, or a mirror of it.
     type: str
@@ -58,19 +46,6 @@ options:
     description: An image whose C(python3) has the library, for a host without one.
     type: str
     default: ""
-  docker_host:
-    description: Address of the Docker daemon.
-    type: str
-    default: unix:///var/run/docker.sock
-  wait:
-    description:
-      - Seconds to wait for work that takes longer. The action waits in turns of this length and shows progress.
-    type: float
-    default: 5
-  wait_only:
-    description: Look at nothing, and only wait for the job that an earlier call has started.
-    type: bool
-    default: false
 attributes:
   check_mode:
     support: full

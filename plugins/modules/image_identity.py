@@ -12,25 +12,14 @@ description:
   - Returns the identity of an image, a hash of its layers' content, environment, entry point, command and working
     directory. Unlike an id it is the same in both image stores of Docker, so that the images of two hosts can be
     compared.
+extends_documentation_fragment:
+  - sparkpair.serving.docker
+  - sparkpair.serving.looks
 options:
   name:
     description: Name of the image.
     type: str
     required: true
-  docker_host:
-    description: Address of the Docker daemon.
-    type: str
-    default: unix:///var/run/docker.sock
-attributes:
-  check_mode:
-    description: Does the same in check mode, as it changes nothing.
-    support: full
-  diff_mode:
-    description: There is nothing to compare.
-    support: none
-  idempotent:
-    description: Nothing is changed.
-    support: full
 author:
   - The sparkpair maintainers (@sparkpair)
 seealso:

@@ -13,14 +13,13 @@ description:
     terminal what the ranks talk over.
   - Fails with everything that keeps RDMA from working at once. A further rail that leads nowhere is left out with a
     warning.
+extends_documentation_fragment:
+  - sparkpair.serving.looks.no_diff
 options: {}
 attributes:
   check_mode:
     support: full
     description: Changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: The same settings give the same addresses.

@@ -12,6 +12,8 @@ description:
   - With O(state=present) adds to the list, which is the file C(made.json) in the state directory.
   - With O(state=absent) removes what is on the list, the images that were kept for going back, and the state directory
     itself. What is not on the list stays.
+extends_documentation_fragment:
+  - sparkpair.serving.docker
 options:
   state_dir:
     description: The state directory of the pair on this host.
@@ -32,10 +34,6 @@ options:
     type: list
     elements: str
     default: []
-  docker_host:
-    description: Address of the Docker daemon.
-    type: str
-    default: unix:///var/run/docker.sock
 attributes:
   check_mode:
     support: full

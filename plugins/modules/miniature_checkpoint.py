@@ -13,11 +13,9 @@ description:
   - When it is absent or damaged, has the engine write it anew beside its place and puts it there when it is
     whole, so that an interrupted or failed run leaves nothing half-written.
   - Never touches a checkpoint directory of your own.
+extends_documentation_fragment:
+  - sparkpair.serving.state
 options:
-  state_dir:
-    description: The directory that holds what the pair keeps on this host.
-    type: path
-    required: true
   trained:
     description: Whether it is the trained miniature that comes with the engine, instead of one with random weights.
     type: bool

@@ -13,6 +13,9 @@ description:
   - Mounts it first in a throw-away container, so that a refused export is told as such, then compares paths and sizes
     of the snapshots in it with those that are expected.
   - A volume of that name that is something else is never replaced.
+extends_documentation_fragment:
+  - sparkpair.serving.docker
+  - sparkpair.serving.looks.no_diff
 options:
   name:
     description: Name of the volume.
@@ -26,10 +29,6 @@ options:
     description: The exported path as it is mounted.
     type: str
     required: true
-  docker_host:
-    description: Address of the Docker daemon.
-    type: str
-    default: unix:///var/run/docker.sock
   image:
     description: An image for the throw-away containers, which has C(python3).
     type: str
@@ -50,9 +49,6 @@ attributes:
   check_mode:
     support: full
     description: Says whether the volume would be made, and mounts nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: A volume that is right is left alone.

@@ -15,6 +15,8 @@ description:
     off leaves no pair that nobody looks after. The supervisor then keeps a pair that serves, and otherwise brings
     back the last start that ended well.
   - Does nothing on a host without a supervisor.
+extends_documentation_fragment:
+  - sparkpair.serving.looks.no_diff
 options:
   state_dir:
     description: The state directory of the pair on this host.
@@ -45,9 +47,6 @@ attributes:
   check_mode:
     support: full
     description: Takes nothing and gives nothing back.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: >-

@@ -14,11 +14,10 @@ description:
   - Reports the state directory and its disk, memory, processors, the ranks kept there with their processes,
     who listens on which port, the engine's version and code, the checkpoint, the host's own name, and the
     endpoint where this host has one.
+extends_documentation_fragment:
+  - sparkpair.serving.state
+  - sparkpair.serving.looks
 options:
-  state_dir:
-    description: The directory that holds what the pair keeps on this host.
-    type: path
-    required: true
   engine:
     description: The serving engine.
     type: str
@@ -119,16 +118,6 @@ options:
         type: list
         elements: str
         default: []
-attributes:
-  check_mode:
-    support: full
-    description: Looks and changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  idempotent:
-    support: full
-    description: Looks and changes nothing.
 requirements:
   - Linux
 author:

@@ -12,14 +12,13 @@ description:
     and the licences that apply into one document, from what the role P(sparkpair.serving.settings#role) has registered.
   - Without recorded facts it also needs what P(sparkpair.serving.preflight#role) and
     P(sparkpair.serving.roce_link#role) have registered.
+extends_documentation_fragment:
+  - sparkpair.serving.looks.no_diff
 options: {}
 attributes:
   check_mode:
     support: full
     description: Changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: The same facts give the same document.

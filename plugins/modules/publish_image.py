@@ -12,6 +12,9 @@ description:
   - Refuses an image that is not what this collection would make now, adds the labels that a registry shows in a layer
     of its own, and pushes it under its tag C(VERSION-HASH) and as C(latest).
   - The token goes to Docker's client on its standard input, into a configuration that is thrown away afterwards.
+extends_documentation_fragment:
+  - sparkpair.serving.docker
+  - sparkpair.serving.looks.no_diff
 options:
   name:
     description: Name of the image on this host.
@@ -41,17 +44,10 @@ options:
     description: The account to which the token belongs.
     type: str
     default: ""
-  docker_host:
-    description: Address of the Docker daemon.
-    type: str
-    default: unix:///var/run/docker.sock
 attributes:
   check_mode:
     support: full
     description: Says what it would publish.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: partial
     description: Pushing again sends nothing that is there, and is told as a change.

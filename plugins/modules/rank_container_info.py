@@ -13,6 +13,10 @@ description:
   - A container of the same name that does not belong to the pair is refused by name and never touched.
   - Changes nothing, and asks nothing of the rank but O(ready_url). Can wait for the next event instead of being asked
     again and again.
+extends_documentation_fragment:
+  - sparkpair.serving.docker
+  - sparkpair.serving.rank_info
+  - sparkpair.serving.looks
 author:
   - The sparkpair maintainers (@sparkpair)
 options:
@@ -24,52 +28,12 @@ options:
     description: The state directory of the pair on this host, by which its containers are known.
     type: str
     required: true
-  docker_host:
-    description: Address of the Docker daemon.
-    type: str
-    default: unix:///var/run/docker.sock
   engine:
     description: The serving engine, whose log is read.
     type: str
     choices: [sparkpair, tensorfold]
     default: sparkpair
-  wait:
-    description:
-      - Seconds to wait at most for one of O(wait_for) to happen to a running rank. With 0 the state is told at once.
-    type: float
-    default: 0
-  wait_for:
-    description:
-      - What ends the wait early.
-      - V(exit) is the end of the container.
-      - V(ready) is the first 200 that O(ready_url) answers.
-      - V(anchor) is a new line of the log that RV(anchors) tells of, V(log) any new line.
-    type: list
-    elements: str
-    choices: [exit, ready, anchor, log]
-    default: [exit, ready]
-  ready_url:
-    description: URL that answers 200 when the server is ready, and never before. Asked without a proxy.
-    type: str
-  api_key_file:
-    description:
-      - File of keys on the host, one a line as C(KEY) or C(LABEL:KEY), mode 0600. The first is sent to O(ready_url).
-    type: path
-    default: ""
-  tail_lines:
-    description: How many of the log's last lines to return.
-    type: int
-    default: 25
 attributes:
-  check_mode:
-    description: Does the same in check mode, as it changes nothing.
-    support: full
-  diff_mode:
-    description: There is nothing to compare.
-    support: none
-  idempotent:
-    description: Nothing is changed.
-    support: full
   platform:
     description: Needs Docker's client on the host.
     platforms: linux

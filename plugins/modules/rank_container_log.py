@@ -12,6 +12,9 @@ description:
   - Saves everything that a rank's container has written, each line with its time, compressed and under a name of its
     own, and keeps the newest few. Meant for the moment before a container is removed, as its log goes with it.
   - A log that cannot be saved is a warning, because evidence is no reason to leave the service down.
+extends_documentation_fragment:
+  - sparkpair.serving.docker
+  - sparkpair.serving.looks.no_diff
 author:
   - The sparkpair maintainers (@sparkpair)
 options:
@@ -27,10 +30,6 @@ options:
     description: Name of the rank, which the saved logs carry.
     type: str
     required: true
-  docker_host:
-    description: Address of the Docker daemon.
-    type: str
-    default: unix:///var/run/docker.sock
   log_dir:
     description: Where logs are saved as C(<YYYYmmdd-HHMMSS>-<rank>.log.gz), in UTC.
     type: path
@@ -43,9 +42,6 @@ attributes:
   check_mode:
     description: Says that a log would be saved and saves none.
     support: full
-  diff_mode:
-    description: There is nothing to compare.
-    support: none
   idempotent:
     description: Every run saves the log once more.
     support: none

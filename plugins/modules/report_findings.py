@@ -14,6 +14,8 @@ description:
   - Fails with every error of every host at once, each with what was found, what is wanted and the remedy.
     Warnings are printed and stop nothing.
   - Returns the ports on the head, which it chooses where a setting leaves them open.
+extends_documentation_fragment:
+  - sparkpair.serving.looks.no_diff
 options:
   only:
     description:
@@ -26,9 +28,6 @@ attributes:
   check_mode:
     support: full
     description: Judges what is known and changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: The same facts give the same findings.

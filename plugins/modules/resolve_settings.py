@@ -14,6 +14,8 @@ description:
     combinations that cannot serve, and groups that make no world. All mistakes come in one message, each
     with its place.
   - The role registers the result as C(__settings_resolved), which the other roles of this collection read.
+extends_documentation_fragment:
+  - sparkpair.serving.looks.no_diff
 options:
   whole_pair:
     description:
@@ -30,9 +32,6 @@ attributes:
   check_mode:
     support: full
     description: Looks at variables only and changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: The same variables give the same result.

@@ -13,6 +13,8 @@ description:
     each device, and the default route. Judges nothing and changes nothing.
   - Can also ask the kernel for its route to given addresses, and send pings that fill the MTU and may not be
     fragmented.
+extends_documentation_fragment:
+  - sparkpair.serving.looks
 options:
   sysfs:
     description: The directory that stands for C(/sys).
@@ -46,16 +48,6 @@ options:
         description: Payload in bytes, without IP and ICMP headers.
         type: int
         required: true
-attributes:
-  check_mode:
-    support: full
-    description: Looks and changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  idempotent:
-    support: full
-    description: Looks and changes nothing.
 requirements:
   - ip of iproute2, and ping of iputils for O(pings)
 author:

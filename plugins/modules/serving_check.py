@@ -12,6 +12,8 @@ description:
   - Asks an OpenAI-compatible server for a passphrase in a long text, a function call, a structured reply, the colour of
     a picture, a second turn that reuses the first, and the same requests alone and together.
   - Returns a verdict for each. It fails when one of them fails.
+extends_documentation_fragment:
+  - sparkpair.serving.looks.no_diff
 options:
   url:
     description: Address of the server. Asked without a proxy.
@@ -50,9 +52,6 @@ attributes:
   check_mode:
     support: full
     description: Asks the same, as it changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: Nothing is changed.

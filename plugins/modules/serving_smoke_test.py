@@ -14,6 +14,8 @@ description:
     model gives it, with a finish reason and a usage that fit the request, through all ranks at the same
     step.
   - Whether the answer is right is not judged.
+extends_documentation_fragment:
+  - sparkpair.serving.looks.no_diff
 author:
   - The sparkpair maintainers (@sparkpair)
 options:
@@ -74,9 +76,6 @@ attributes:
   check_mode:
     description: Asks nothing and says that it was skipped, as in check mode no server may have been started.
     support: full
-  diff_mode:
-    description: There is nothing to compare.
-    support: none
   idempotent:
     description: Nothing is changed.
     support: full

@@ -14,28 +14,16 @@ description:
   - A blob of the cache is named by its hash, which its content is compared with. Contents are hashed in parallel and
     past the page cache, and what was verified is remembered with each file's size, times and inode, so that looking
     again at finished weights takes a moment. Changes no weights.
+extends_documentation_fragment:
+  - sparkpair.serving.snapshots
+  - sparkpair.serving.snapshots.one
+  - sparkpair.serving.state
+  - sparkpair.serving.looks.no_diff
 options:
-  repo:
-    description: The repository, ORGANISATION/NAME.
-    type: str
-    required: true
   revision:
     description: The commit. Empty takes the one that the cache knows as main.
     type: str
     default: ""
-  cache:
-    description: The cache directory. Empty takes C(HF_HOME) of the login, else C(~/.cache/huggingface).
-    type: path
-    default: ""
-  state_dir:
-    description: The directory that holds what the pair keeps on this host.
-    type: path
-    required: true
-  verify:
-    description: Whether names and sizes are enough, or contents are hashed, once until they change.
-    type: str
-    choices: [size, content]
-    default: content
   expected:
     description:
       - The files that must be there, as C(snapshot.files) of another host. Without them, those of the last
@@ -47,22 +35,10 @@ options:
     description: Whether to fail with everything that is wrong.
     type: bool
     default: true
-  wait:
-    description:
-      - Seconds to wait for work that takes longer. The action waits in turns of this length and shows progress.
-    type: float
-    default: 5
-  wait_only:
-    description: Start nothing, and only wait for the job that an earlier call has started.
-    type: bool
-    default: false
 attributes:
   check_mode:
     support: full
     description: Compares names and sizes, and hashes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: Changes no weights.

@@ -13,6 +13,10 @@ description:
     Nothing passes through the controller, and no login between the hosts is needed.
   - The server is a process of its own that ends by itself when nobody has asked for O(idle) seconds. An earlier offer
     whose clients are still at work goes on beside a new one.
+extends_documentation_fragment:
+  - sparkpair.serving.snapshots
+  - sparkpair.serving.state
+  - sparkpair.serving.looks.no_diff
 options:
   state:
     description: Whether the files are offered; V(absent) ends the offer on O(port).
@@ -27,14 +31,6 @@ options:
     description: What both sides must know; a new one for every run.
     type: str
     default: ""
-  cache:
-    description: The cache directory. Empty takes C(HF_HOME) of the login, else C(~/.cache/huggingface).
-    type: path
-    default: ""
-  state_dir:
-    description: The directory that holds what the pair keeps on this host.
-    type: path
-    required: true
   snapshots:
     description: The snapshots to offer, each with C(repo) and C(revision).
     type: list
@@ -52,9 +48,6 @@ attributes:
   check_mode:
     support: full
     description: Offers nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: none
     description: Every offer is a new one, for one run.

@@ -15,22 +15,14 @@ description:
     copy that was interrupted goes on within the file where it was cut. A full disk is said, and loses nothing.
   - The work is a job of its own on the host, which outlives a play that ends early; a later play finds it and waits
     for it.
+extends_documentation_fragment:
+  - sparkpair.serving.snapshots
+  - sparkpair.serving.snapshots.one
+  - sparkpair.serving.state
 options:
-  repo:
-    description: The repository, ORGANISATION/NAME.
-    type: str
-    required: true
   revision:
     description: The commit.
     type: str
-    required: true
-  cache:
-    description: The cache directory. Empty takes C(HF_HOME) of the login, else C(~/.cache/huggingface).
-    type: path
-    default: ""
-  state_dir:
-    description: The directory that holds what the pair keeps on this host.
-    type: path
     required: true
   manifest:
     description: The files of the other host, as C(snapshot.files) of it.
@@ -53,20 +45,6 @@ options:
     description: How many files come at a time.
     type: int
     default: 8
-  verify:
-    description: Whether names and sizes are enough, or contents are hashed.
-    type: str
-    choices: [size, content]
-    default: content
-  wait:
-    description:
-      - Seconds to wait for work that takes longer. The action waits in turns of this length and shows progress.
-    type: float
-    default: 5
-  wait_only:
-    description: Start nothing, and only wait for the job that an earlier call has started.
-    type: bool
-    default: false
 attributes:
   check_mode:
     support: full

@@ -12,11 +12,10 @@ description:
   - On unified memory the GPU counts cached files as used, and weights that were just downloaded, copied or read may
     fill the memory that loading them needs. Takes their files out of the page cache; nothing on the disk changes, and
     no root is needed, as it would be for the cache of everything.
+extends_documentation_fragment:
+  - sparkpair.serving.snapshots
+  - sparkpair.serving.looks.no_diff
 options:
-  cache:
-    description: The cache directory. Empty takes C(HF_HOME) of the login, else C(~/.cache/huggingface).
-    type: path
-    default: ""
   snapshots:
     description: The snapshots, each with C(repository) and C(revision), which may be empty for the cache's main.
     type: list
@@ -26,9 +25,6 @@ attributes:
   check_mode:
     support: full
     description: Says what is free and lets go of nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   idempotent:
     support: full
     description: Changes nothing that is kept.

@@ -12,21 +12,13 @@ description:
     P(sparkpair.serving.roce_link#role) registered it) which ports this host may share with every other one.
   - Runs M(sparkpair.serving.roce_link_info) on the host once more, for the routes to the others' ports and for pings
     over every possible rail that fill the smaller of the two MTUs and may not be fragmented.
+extends_documentation_fragment:
+  - sparkpair.serving.looks
 options:
   sysfs:
     description: The directory that stands for C(/sys).
     type: path
     default: /sys
-attributes:
-  check_mode:
-    support: full
-    description: Looks and changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  idempotent:
-    support: full
-    description: Looks and changes nothing.
 author:
   - The sparkpair maintainers (@sparkpair)
 seealso:

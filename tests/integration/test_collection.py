@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from scripts.docs import docs_of
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(path.stem for path in (ROOT / "plugins" / "modules").glob("*.py"))
 ROLES = {
@@ -36,6 +38,10 @@ def test_ansible_doc_shows_every_module() -> None:
     for name in MODULES:
         page = shown[f"sparkpair.serving.{name}"]
         assert page["doc"]["attributes"]["check_mode"]["support"], name
+        # Fragments included, as the generated page has them.
+        documented = docs_of(ROOT / "plugins" / "modules" / f"{name}.py")["DOCUMENTATION"]
+        for part in ("options", "attributes"):
+            assert sorted(page["doc"].get(part, {})) == sorted(documented.get(part, {})), name
         assert page["examples"].strip(), name
         assert page["return"], name
 
