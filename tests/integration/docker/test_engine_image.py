@@ -141,8 +141,21 @@ def with_pip(daemons: list[Daemon], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def recipe(with_pip: list[Daemon], tmp_path: Path) -> Iterator[Recipe]:
-    yield Recipe(tmp_path)
+def recipe(with_pip: list[Daemon], tmp_path: Path) -> Recipe:
+    """A recipe of which no host has the image."""
+    for daemon in with_pip:
+        daemon.run("image", "rm", "--force", NAME, check=False)
+    return Recipe(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def built(with_pip: list[Daemon], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recipe, Played]]:
+    """A recipe whose image was built on the head and sent to the worker, and the run that did it."""
+    recipe = Recipe(tmp_path_factory.mktemp("built"))
+    checked = recipe.play(with_pip, "--check")
+    assert (checked.returncode, of(checked, "how")) == (0, "missing"), checked.output
+    assert not (recipe.home / HEAD / "image").exists()
+    yield recipe, recipe.play(with_pip)
     for daemon in with_pip:
         daemon.run("image", "rm", "--force", NAME, check=False)
 
@@ -157,22 +170,18 @@ def failure(played: Played) -> str:
 
 
 def test_an_image_is_built_from_source_and_patches_sent_once_and_then_left_alone(
-    recipe: Recipe, with_pip: list[Daemon]
+    built: tuple[Recipe, Played], with_pip: list[Daemon]
 ) -> None:
     head, worker = with_pip
-    checked = recipe.play(with_pip, "--check")
-    assert (checked.returncode, of(checked, "how")) == (0, "missing"), checked.output
-    assert not (recipe.home / HEAD / "image").exists()
-
-    built = recipe.play(with_pip)
-    assert (built.returncode, of(built, "how")) == (0, "built"), built.output
+    recipe, run = built
+    assert (run.returncode, of(run, "how")) == (0, "built"), run.output
     program = "import os, toy_engine.words as w; print(w.TWO, w.FOUR, w.SEVEN, os.environ['TOY'], os.getcwd())"
     for daemon in with_pip:
         said = daemon.run("run", "--rm", "--network", "none", NAME, "python3", "-c", program).stdout
         assert said == "22 4 77 with blanks /workspace\n"
     seen = [_image.described(daemon.inspect(NAME)) for daemon in with_pip]
     assert seen[0]["identity"] == seen[1]["identity"]
-    assert seen[0]["patches"] == of(built, "hash")
+    assert seen[0]["patches"] == of(run, "hash")
     progress = (recipe.home / HEAD / f"image-to-{WORKER}.log").read_text()
     assert progress.startswith(f"{NAME}: ")
     assert "MiB/s" in progress
@@ -186,6 +195,74 @@ def test_an_image_is_built_from_source_and_patches_sent_once_and_then_left_alone
     repaired = recipe.play(with_pip)
     assert repaired.returncode == 0, repaired.output
     assert _image.identity(worker.inspect(NAME)) == _image.identity(head.inspect(NAME))
+
+
+@contextlib.contextmanager
+def registry(home: Path) -> Iterator[str]:
+    """A registry of images on this machine."""
+    if REGISTRY is None:
+        pytest.skip("this test runs a registry of its own: apt-get install docker-registry")
+    (port,) = free_ports(1)
+    document = {
+        "version": "0.1",
+        "storage": {"filesystem": {"rootdirectory": str(home / "registry")}},
+        "http": {"addr": f"127.0.0.1:{port}"},
+    }
+    (home / "registry.yml").write_text(json.dumps(document))
+    with subprocess.Popen(
+        [REGISTRY, "serve", str(home / "registry.yml")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            until(lambda: answers(f"http://127.0.0.1:{port}/v2/"))
+            yield f"127.0.0.1:{port}/toy"
+        finally:
+            process.terminate()
+
+
+def answers(url: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+        return True
+    return False
+
+
+def test_a_published_image_is_pulled_by_digest_or_tag_and_accepted_by_its_label_only(
+    built: tuple[Recipe, Played], with_pip: list[Daemon]
+) -> None:
+    head = with_pip[0]
+    recipe, run = built
+    wanted, identity = of(run, "hash"), _image.identity(head.inspect(NAME))
+    with registry(recipe.home) as repository:
+        published = f"{repository}:v1.0-{wanted}"
+        head.run("tag", NAME, published)
+        head.run("push", published)
+        digest = head.inspect(published)["RepoDigests"][0].partition("@")[2]
+        for options in ({}, {"digest": digest}):
+            for name in (NAME, published):
+                head.run("image", "rm", "--force", name)
+            pulled = recipe.play(with_pip, repository=repository, **options)
+            assert of(pulled, "how") == "pulled", pulled.output
+            assert _image.identity(head.inspect(NAME)) == identity
+            published = f"{repository}@{digest}" if options else published
+        # The tag was moved to something else: it is not taken for what it is not.
+        head.run("image", "rm", "--force", NAME)
+        moved = f"{repository}:v1.0-{wanted}"
+        head.run("tag", BASE, moved)
+        head.run("push", moved)
+        assert of(recipe.play(with_pip, repository=repository), "how") == "built"
+        # What is published is what this collection would make, and it is pulled again under its tag and as latest.
+        options = {"name": NAME, "hash": wanted, "version": "v1.0", "repository": repository}
+        options.update(docker_host=head.socket, labels={"org.opencontainers.image.licenses": "Apache-2.0"})
+        (sent,) = play(recipe.home, [{"sparkpair.serving.publish_image": options}]).results
+        assert sent["head"]["reference"] == moved
+        for name in (moved, f"{repository}:latest"):
+            head.run("image", "rm", "--force", name)
+            head.run("pull", name)
+        seen = head.inspect(moved)
+        assert _image.described(seen)["patches"] == wanted
+        assert seen["Config"]["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+        assert sent["head"]["digest"] in seen["RepoDigests"][0]
+        (refused,) = play(recipe.home, [{"sparkpair.serving.publish_image": {**options, "hash": "0" * 12}}]).results
+        assert f"carries {wanted}, and 000000000000 would be published. Nothing was" in refused["head"]["msg"]
 
 
 def test_s09_patches_that_are_stale_or_in_already_stop_the_build_and_are_all_listed(
@@ -242,71 +319,3 @@ def test_a_source_that_cannot_be_fetched_is_named(recipe: Recipe, with_pip: list
     recipe.series["source"]["ref"] = "v9"
     recipe.take("0002-seventh.patch")
     assert f"v9 of file://{recipe.repository} cannot be fetched: " in failure(recipe.play(with_pip))
-
-
-@contextlib.contextmanager
-def registry(home: Path) -> Iterator[str]:
-    """A registry of images on this machine."""
-    if REGISTRY is None:
-        pytest.skip("this test runs a registry of its own: apt-get install docker-registry")
-    (port,) = free_ports(1)
-    document = {
-        "version": "0.1",
-        "storage": {"filesystem": {"rootdirectory": str(home / "registry")}},
-        "http": {"addr": f"127.0.0.1:{port}"},
-    }
-    (home / "registry.yml").write_text(json.dumps(document))
-    with subprocess.Popen(
-        [REGISTRY, "serve", str(home / "registry.yml")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            until(lambda: answers(f"http://127.0.0.1:{port}/v2/"))
-            yield f"127.0.0.1:{port}/toy"
-        finally:
-            process.terminate()
-
-
-def answers(url: str) -> bool:
-    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
-        return True
-    return False
-
-
-def test_a_published_image_is_pulled_by_digest_or_tag_and_accepted_by_its_label_only(
-    recipe: Recipe, with_pip: list[Daemon]
-) -> None:
-    head = with_pip[0]
-    built = recipe.play(with_pip)
-    wanted, identity = of(built, "hash"), _image.identity(head.inspect(NAME))
-    with registry(recipe.home) as repository:
-        published = f"{repository}:v1.0-{wanted}"
-        head.run("tag", NAME, published)
-        head.run("push", published)
-        digest = head.inspect(published)["RepoDigests"][0].partition("@")[2]
-        for options in ({}, {"digest": digest}):
-            for name in (NAME, published):
-                head.run("image", "rm", "--force", name)
-            pulled = recipe.play(with_pip, repository=repository, **options)
-            assert of(pulled, "how") == "pulled", pulled.output
-            assert _image.identity(head.inspect(NAME)) == identity
-            published = f"{repository}@{digest}" if options else published
-        # The tag was moved to something else: it is not taken for what it is not.
-        head.run("image", "rm", "--force", NAME)
-        moved = f"{repository}:v1.0-{wanted}"
-        head.run("tag", BASE, moved)
-        head.run("push", moved)
-        assert of(recipe.play(with_pip, repository=repository), "how") == "built"
-        # What is published is what this collection would make, and it is pulled again under its tag and as latest.
-        options = {"name": NAME, "hash": wanted, "version": "v1.0", "repository": repository}
-        options.update(docker_host=head.socket, labels={"org.opencontainers.image.licenses": "Apache-2.0"})
-        (sent,) = play(recipe.home, [{"sparkpair.serving.publish_image": options}]).results
-        assert sent["head"]["reference"] == moved
-        for name in (moved, f"{repository}:latest"):
-            head.run("image", "rm", "--force", name)
-            head.run("pull", name)
-        seen = head.inspect(moved)
-        assert _image.described(seen)["patches"] == wanted
-        assert seen["Config"]["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
-        assert sent["head"]["digest"] in seen["RepoDigests"][0]
-        (refused,) = play(recipe.home, [{"sparkpair.serving.publish_image": {**options, "hash": "0" * 12}}]).results
-        assert f"carries {wanted}, and 000000000000 would be published. Nothing was" in refused["head"]["msg"]

@@ -140,6 +140,10 @@ def test_gathers_by_rdma_are_refused_for_three_hosts_and_for_a_limit_below_the_w
     ]
 
 
+def test_ranks_in_containers_need_the_name_of_an_image() -> None:
+    assert broken(runtime="container", image="") == [("sparkpair_image", "at vars.yml (image)")]
+
+
 def test_two_ranks_of_one_machine_need_a_state_directory_each() -> None:
     assert broken(fabric_address="127.0.0.1", state_dir="/srv/x") == [
         ("sparkpair_state_dir", "at vars.yml (state_dir)")
