@@ -19,7 +19,8 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._types import pl
 class LinkFacts:
     """The plan, how the link is to be found, and the hosts that were looked at, in rank order.
 
-    `explicit` says by host whether its address was set for the fabric.
+    `explicit` says by host whether its address was set for the fabric; `floor_gbit` is what the link has to carry, 0
+    where that was left open.
     """
 
     plan: Mapping[str, Any]
@@ -27,6 +28,7 @@ class LinkFacts:
     uses_rdma: bool
     api_host: str
     one_rail: bool
+    floor_gbit: float
     explicit: Mapping[str, bool]
     nodes: dict[str, dict[str, Any]]
 
@@ -54,6 +56,7 @@ def read(variables: Mapping[str, Any], registered: str) -> LinkFacts:
         uses_rdma=ADAPTERS[plan["engine"]].uses_rdma(settings),
         api_host=settings["host"],
         one_rail=settings["rails"] == 1,
+        floor_gbit=settings["link_floor_gbit"],
         # An address that is the one Ansible uses may be of the fabric or of the LAN.
         explicit={
             entry["host"]: bool(entry["address"]) and entry["address"] != entry["connection"] for entry in plan["ranks"]

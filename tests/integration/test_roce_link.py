@@ -51,8 +51,13 @@ class Cabled:
         for space in self.spaces.values():
             ip("netns", "delete", space)
 
-    def play(self, fabric: tuple[str, str] = ("192.0.2.1", "192.0.2.2"), **settings: Any) -> Played:
-        """Run the role as site.yml would, with these addresses and settings."""
+    def play(
+        self,
+        fabric: tuple[str, str] = ("192.0.2.1", "192.0.2.2"),
+        tasks: tuple[str, ...] = ("main.yml",),
+        **settings: Any,
+    ) -> Played:
+        """Run tasks of the role as site.yml would, with these addresses and settings."""
         options = effective(*HOSTS, **{"link": "roce", **settings})
         plan = plan_of(options)
         hosts = {}
@@ -65,8 +70,11 @@ class Cabled:
                 "ansible_python_interpreter": str(interpreter),
                 "__roce_link_sysfs": str(write_sysfs(self.home / f"sys-{host}", self.ports[host])),
                 "__settings_resolved": {"settings": options[host], "plan": plan},
+                "__preflight_report": {"ports": {"master_port": 29551}},
+                "__preflight_probe": {"probe": {"ranks": []}},
             }
-        return play(self.home, [{"import_role": {"name": "sparkpair.serving.roce_link"}}], hosts=hosts)
+        roles = [{"import_role": {"name": "sparkpair.serving.roce_link", "tasks_from": name}} for name in tasks]
+        return play(self.home, roles, hosts=hosts)
 
 
 @pytest.fixture
@@ -161,3 +169,24 @@ def without(home: Path, program: str) -> Path:
     interpreter.write_text(f"#!/bin/sh\nexec unshare --mount sh -c '{hidden}' sh \"$@\"\n")
     interpreter.chmod(0o755)
     return interpreter
+
+
+def test_n07_what_the_link_carries_is_measured_over_both_rails_and_too_little_only_warned_of(cabled: Cabled) -> None:
+    cabled.join(LINK, ("192.0.2.1", 9000), ("192.0.2.2", 9000))
+    cabled.join(TWIN, ("203.0.113.1", 9000), ("203.0.113.2", 9000))
+    # No virtual cable carries that much.
+    played = cabled.play(tasks=("main.yml", "rate.yml"), link_floor_gbit=800)
+    seen = played.results[-1]["worker"]
+    assert (seen["reason"], seen["says_gbit"]) == ("", 200)
+    sent, received = seen["rates"]["sent"], seen["rates"]["received"]
+    assert min(sent, received) > 0
+    (warning,) = seen["warnings"]
+    assert f"the link carries {sent:g} Gbit/s to head and {received:g} from it. Wanted: at least 800" in warning
+    assert (
+        f"{sent:g} Gbit/s from worker to head, {received:g} back, with TCP over 2 of its rails at once" in played.output
+    )
+    assert played.returncode == 0
+    # Nothing is left behind: a rank may listen where was measured.
+    for space in cabled.spaces.values():
+        listening = ["ip", "netns", "exec", space, "cat", "/proc/net/tcp"]
+        assert " 0A " not in subprocess.run(listening, check=True, capture_output=True, text=True).stdout

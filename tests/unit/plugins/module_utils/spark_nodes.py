@@ -49,6 +49,7 @@ def write_sysfs(root: Path, ports: Sequence[Port]) -> Path:
         device = device_of(port.netdev)
         if not port.soft:
             (root / "class" / "net" / port.netdev / "device" / "infiniband" / device).mkdir(parents=True)
+            (root / "class" / "net" / port.netdev / "speed").write_text("200000\n")
         place = root / "class" / "infiniband" / device / "ports" / "1"
         (place / "gids").mkdir(parents=True)
         for attribute in ("types", "ndevs"):

@@ -144,6 +144,7 @@ REACHES = {
     "manage_link": "roles/roce_link/tasks/main.yml",
     "link_networks": "roles/roce_link/tasks/managed.yml",
     "link_mtu": "roles/roce_link/tasks/managed.yml",
+    "link_floor_gbit": "plugins/module_utils/_link_facts.py",
     "api_key_file": "roles/preflight/tasks/probe.yml",
 }
 

@@ -117,7 +117,8 @@ def test_every_setting_of_the_engine_has_its_row_in_the_table_of_names() -> None
     rows = set(_tensorfold_settings.BY_SETTING)
     assert rows <= declared
     plans = {"engine", "runtime", "docker_host", "release", "purpose", "recorded_facts", "plan_json"}
-    plans |= {"output_dir", "purge_consent", "manage_link", "link_networks", "link_mtu", "autostart", "autostart_port"}
+    plans |= {"output_dir", "purge_consent", "manage_link", "link_networks", "link_mtu", "link_floor_gbit"}
+    plans |= {"autostart", "autostart_port"}
     assert {one.short for one in DECLARED.values() if one.engine in ("", "tensorfold")} - rows == plans
     assert len(rows) == len(_tensorfold_settings.ROWS)
 
