@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.sparkpair.serving.plugins.module_utils import _findings, _link, _link_facts
+from ansible_collections.sparkpair.serving.plugins.plugin_utils import _terminal
 
 
 class ActionModule(ActionBase):
@@ -39,7 +40,7 @@ class ActionModule(ActionBase):
             return {"failed": True, "msg": f"The pair has no link; the message of host {first} says why."}
         if errors:
             data = [finding.as_data() for finding in findings]
-            return {"failed": True, "msg": _findings.render(errors), "findings": data}
+            return {"failed": True, "msg": _findings.render(errors), **_terminal.beside({"findings": data})}
         if known.wants_rdma:
             link = _link.measured(known.plan, known.api_host, known.nodes, found)
         if own == first:

@@ -19,6 +19,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
     _weights_findings,
 )
 from ansible_collections.sparkpair.serving.plugins.module_utils._types import plain
+from ansible_collections.sparkpair.serving.plugins.plugin_utils import _terminal
 
 
 class ActionModule(ActionBase):
@@ -64,7 +65,7 @@ class ActionModule(ActionBase):
                     "failed": True,
                     "msg": f"The pair cannot start; the message of host {first} says why.",
                 }
-            return {"failed": True, "msg": _findings.render(errors), "findings": data}
+            return {"failed": True, "msg": _findings.render(errors), **_terminal.beside({"findings": data})}
         warnings = [_findings.sentence(finding) for finding in findings if finding.host == own]
         return {
             "changed": False,

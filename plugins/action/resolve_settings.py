@@ -39,6 +39,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._mistakes import
     merge_hosts,
     render,
 )
+from ansible_collections.sparkpair.serving.plugins.plugin_utils import _terminal
 
 try:  # Where a value was written down; private in ansible-core 2.19, absent before it.
     from ansible._internal._datatag._tags import Origin
@@ -160,7 +161,7 @@ def _failure(mistakes: list[Mistake], host: str, first: str) -> dict[str, Any]:
         {"subject": each.subject, "problem": each.problem, "origin": each.origin, "hosts": hosts}
         for each, hosts in merge_hosts(mistakes)
     ]
-    return {"msg": render(mistakes), "mistakes": data}
+    return {"msg": render(mistakes), **_terminal.beside({"mistakes": data})}
 
 
 def _image(common: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

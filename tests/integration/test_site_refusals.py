@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.plays import play
-from tests.integration.site import HEAD, WORKER, Run, Site
+from tests.integration.site import HEAD, ROOT, WORKER, Run, Site, free_ports
 
 
 @pytest.fixture
@@ -64,16 +64,6 @@ def test_a_run_of_one_host_of_the_pair_is_refused_by_name(site: Site) -> None:
     assert f"this run leaves out {HEAD}" in run.failure(WORKER)
 
 
-def test_o13_every_host_is_looked_at_for_itself_and_has_every_finding(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    run = site.run("preflight", state_dir=f"{tmp_path}/file/{{{{ inventory_hostname }}}}")
-    findings = run.result("Stop when anything")["findings"]
-    found = {host: sorted(one["id"] for one in findings if one["host"] == host) for host in (HEAD, WORKER)}
-    assert found[HEAD] == found[WORKER] != []
-    places = [run.result("Look at the host", host)["probe"]["state_dir"] for host in (HEAD, WORKER)]
-    assert places == [f"{tmp_path}/file/{host}" for host in (HEAD, WORKER)]
-
-
 def test_a_taken_port_is_refused_with_its_owner(site: Site) -> None:
     with socket.create_server(("127.0.0.1", site.port)):
         message = refused(site, site.run("site"))
@@ -91,12 +81,17 @@ def test_a_port_that_is_left_to_choose_avoids_the_taken_one(site: Site) -> None:
     assert run.result("Stop when anything")["ports"]["port"] >= 18888
 
 
-def test_a_state_directory_below_a_file_is_refused_with_the_path(site: Site, tmp_path: Path) -> None:
+def test_o13_a_state_directory_below_a_file_is_found_on_every_host_for_itself(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    message = refused(site, site.run("site", state_dir=f"{tmp_path}/file/{{{{ inventory_hostname }}}}"))
+    run = site.run("site", state_dir=f"{tmp_path}/file/{{{{ inventory_hostname }}}}")
+    message = refused(site, run)
     for host in (HEAD, WORKER):
         assert f"{host}: the state directory {tmp_path}/file/{host} cannot be created" in message
+        assert run.result("Look at the host", host)["probe"]["state_dir"] == f"{tmp_path}/file/{host}"
     assert "set sparkpair_state_dir to another directory" in message
+    findings = run.result("Stop when anything")["findings"]
+    found = {host: sorted(one["id"] for one in findings if one["host"] == host) for host in (HEAD, WORKER)}
+    assert found[HEAD] == found[WORKER] != []
 
 
 @contextlib.contextmanager
@@ -147,30 +142,15 @@ def own(miniature: Path, tmp_path: Path) -> Path:
     return shutil.copytree(miniature, tmp_path / "own")
 
 
-def first_shard(checkpoint: Path) -> Path:
-    return min(checkpoint.glob("*.safetensors"))
-
-
-def test_a_missing_file_of_the_users_checkpoint_is_named(site: Site, own: Path) -> None:
+def test_everything_that_is_wrong_with_the_users_checkpoint_is_named(site: Site, own: Path) -> None:
     (own / "config.json").unlink()
-    message = refused(site, site.run("site", model=str(own)))
-    assert f"the checkpoint in {own} is not complete: config.json cannot be read: No such file or directory" in message
-
-
-def test_a_truncated_shard_of_the_users_checkpoint_is_named_with_both_sizes(site: Site, own: Path) -> None:
-    shard = first_shard(own)
+    shard = min(own.glob("*.safetensors"))
     size = shard.stat().st_size
     with shard.open("r+b") as file:
         file.truncate(size - 100)
     message = refused(site, site.run("site", model=str(own)))
+    assert f"the checkpoint in {own} is not complete: config.json cannot be read: No such file or directory" in message
     assert f"{shard.name} has {size - 100} bytes, and its header announces {size}" in message
-
-
-def test_a_shard_that_is_no_safetensors_file_is_named(site: Site, own: Path) -> None:
-    shard = first_shard(own)
-    shard.write_bytes(struct.pack("<Q", 4) + b"oops")
-    message = refused(site, site.run("site", model=str(own)))
-    assert f"{shard.name} is no safetensors file" in message
 
 
 def test_a_complete_checkpoint_of_the_users_own_is_served_under_its_name(site: Site, own: Path) -> None:
@@ -197,3 +177,39 @@ def test_an_inventory_that_names_no_pair_is_refused_instead_of_ending_well_with_
         run = site.run(playbook, "-i", "localhost,")
         assert run.returncode != 0
         assert "has no host in the groups head and workers" in run.failure("localhost")
+
+
+def on_a_terminal(site: Site, *words: str) -> str:
+    """What a person reads of a run of site.yml."""
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "COLUMNS": "400"}
+    settings = json.dumps({"sparkpair_port": site.port, "sparkpair_master_port": site.master_port})
+    command = [sys.executable, "-m", "ansible", "playbook", "playbooks/site.yml", "-e", settings, *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0, done.stdout
+    return done.stdout + done.stderr
+
+
+def test_a_worker_that_cannot_be_reached_is_told_once_with_its_place_and_what_to_do(site: Site, tmp_path: Path) -> None:
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    (port,) = free_ports(1)
+    away = {"ansible_host": "127.0.0.1", "ansible_port": port, "ansible_user": "spark"}
+    groups = {"head": {"hosts": {HEAD: local}}, "workers": {"hosts": {WORKER: away}}}
+    state = {
+        "sparkpair_state_dir": f"{site.home}/{{{{ inventory_hostname }}}}",
+        "sparkpair_fabric_address": "127.0.0.1",
+    }
+    inventory = tmp_path / "away.json"
+    inventory.write_text(json.dumps({"sparks": {"vars": state, "children": groups}}))
+    told = " ".join(on_a_terminal(site, "-i", str(inventory)).split())
+    assert told.count(f"{WORKER} cannot be reached over ssh at spark@127.0.0.1 port {port}: Connection refused.") == 1
+    assert told.count("Connection refused") == 1
+    assert "start the ssh server there" in told
+    assert not site.home.exists()
+
+
+def test_a_refusal_is_not_printed_a_second_time_as_data(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    told = on_a_terminal(site, "-e", f"sparkpair_state_dir={tmp_path}/file/{{{{ inventory_hostname }}}}")
+    assert f"{HEAD}: the state directory {tmp_path}/file/{HEAD} cannot be created" in told
+    assert "severity:" not in told
+    assert "findings:" not in told
