@@ -5,8 +5,10 @@ beside the plain pipe from `docker save` to `docker load`.
     python bench/image.py [--mb M] [--rounds N] [--json FILE] [--markdown FILE]
 
 Two daemons of this machine stand for the two hosts, each with its own data and a core of its own, and loopback for the
-link. Every round makes an image of random bytes that neither has, so that nothing is skipped. Needs root, docker.io and
-mmdebstrap, as the tests do.
+link. Every round makes an image of random bytes that neither has, so that nothing is skipped. The bound is what no
+sender can pass that reads with `docker save` and loads with one `docker load`: nothing is there to load before the
+first byte has been given, and loading takes its time even when all is at hand. Needs root, docker.io and mmdebstrap,
+as the tests do.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ WANTED = 1.5
 
 @dataclasses.dataclass
 class Round:
-    """Seconds of the stages alone and of the whole."""
+    """Seconds of the stages alone and of the whole; `first` is when reading has given its first byte."""
 
+    first: float
     save: float
     link: float
     load: float
@@ -49,6 +52,10 @@ class Round:
     @property
     def wall(self) -> float:
         return max(self.save, self.link, self.load)
+
+    @property
+    def bound(self) -> float:
+        return self.first + self.load
 
 
 def seconds(work: Any) -> float:
@@ -122,6 +129,17 @@ def send(head: Daemon, worker: Daemon, place: Path) -> None:
         raise SystemExit(f"the image was not sent: {result.get('msg', 'it was there')}")
 
 
+def first_byte(saver: list[str]) -> float:
+    """How long reading takes until there is anything to send."""
+    begun = time.monotonic()
+    with subprocess.Popen(saver, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        taken = time.monotonic() - begun
+        process.kill()
+    return taken
+
+
 def pipe(saver: list[str], loader: list[str]) -> None:
     """Send the image as one would by hand."""
     with subprocess.Popen(saver, stdout=subprocess.PIPE) as source:
@@ -137,6 +155,7 @@ def measure(head: Daemon, worker: Daemon, place: Path, size: int) -> Round:
     with archive.open("wb") as file:
         subprocess.run(saver, stdout=file, check=True)
     save = seconds(lambda: subprocess.run(saver, stdout=subprocess.DEVNULL, check=True))
+    first = first_byte(saver)
     link = seconds(lambda: over_loopback(archive.stat().st_size))
     with archive.open("rb") as file:
         load = seconds(lambda: subprocess.run(loader, stdin=file, stdout=subprocess.DEVNULL, check=True))
@@ -146,19 +165,22 @@ def measure(head: Daemon, worker: Daemon, place: Path, size: int) -> Round:
     worker.run("image", "rm", "--force", NAME)
     whole = seconds(lambda: send(head, worker, place))
     worker.run("image", "rm", "--force", NAME)
-    return Round(save, link, load, piped, whole)
+    return Round(first, save, link, load, piped, whole)
 
 
 def markdown(rounds: list[Round], size: int) -> str:
     """The figures as a table for people."""
     lines = [
-        "| round | reading alone, s | link alone | loading alone | piped | sent | ratio, piped | ratio, sent |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| round | first byte, s | reading alone | link alone | loading alone | piped | sent "
+        "| ratio, piped | ratio, sent | bound |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for number, one in enumerate(rounds, start=1):
         lines.append(
-            f"| {number} | {one.save:.1f} | {one.link:.1f} | {one.load:.1f} | {one.piped:.1f} | {one.whole:.1f} |"
+            f"| {number} | {one.first:.1f} | {one.save:.1f} | {one.link:.1f} | {one.load:.1f} | {one.piped:.1f} |"
+            f" {one.whole:.1f} |"
             f" {one.piped / one.wall:.2f} | {one.whole / one.wall:.2f} |"
+            f" {one.bound / one.wall:.2f} |"
         )
     ratios = [one.whole / one.wall for one in rounds]
     lines += [
