@@ -17,6 +17,7 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 ORIGIN = "engine_digest.txt"
+TEXTS = ("tokenizer.json", "chat_template.jinja")
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -68,8 +69,10 @@ def origin(path: str) -> str:
         return ""
 
 
-def given(path: str) -> dict[str, Any]:
+def given(path: str, serves: bool = False) -> dict[str, Any]:
     """Return the state of a person's own checkpoint directory, in the shape of `miniature`.
+
+    A host that `serves` the API needs the files that turn text into tokens, which say nothing of the weights.
 
     The digest covers the configuration, the index, and names and sizes of the shards: a file that was
     exchanged for another of the same size is not seen. A shard is complete when it is as long as its own
@@ -100,6 +103,12 @@ def given(path: str) -> dict[str, Any]:
             identity.update(f"\0{shard}\0{size}".encode())
             if size != wanted:
                 problems.append(f"{shard} has {size} bytes, and its header announces {wanted}")
+    for name in TEXTS if serves else ():
+        try:
+            with open(os.path.join(path, name), "rb") as file:
+                problems += [] if file.read(1) else [f"{name} is empty"]
+        except OSError as error:
+            problems.append(f"{name}, which the API needs, cannot be read: {error.strerror}")
     return _state(path, "damaged" if problems else "complete", problems, identity.hexdigest())
 
 

@@ -146,6 +146,6 @@ def checkpoint(options: dict[str, Any], state_dir: str, engine_digest: str) -> d
     if options["engine"] not in PROCESSES:
         return {"path": "", "state": "complete", "problems": [], "digest": ""}
     if options["model"]:
-        return _checkpoint.given(options["model"])
+        return _checkpoint.given(options["model"], serves=bool(options["api_host"]))
     seed = None if options["miniature"] == "trained" else options["miniature_seed"]
     return _checkpoint.miniature(_checkpoint.miniature_path(state_dir, seed), seed, engine_digest)

@@ -130,3 +130,18 @@ def test_a_checkpoint_in_one_file_needs_no_index(own: Path) -> None:
     (own / "model.safetensors.index.json").unlink()
     (own / "model.safetensors").write_bytes(safetensors(9))
     assert _checkpoint.given(str(own))["state"] == "complete"
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja"])
+def test_s11_what_only_the_api_needs_is_missed_on_the_host_that_has_it(own: Path, name: str) -> None:
+    for text in ("tokenizer.json", "chat_template.jinja"):
+        (own / text).write_text("{}")
+    before = _checkpoint.given(str(own), serves=True)
+    assert (before["state"], before["problems"]) == ("complete", [])
+    (own / name).unlink()
+    found = _checkpoint.given(str(own), serves=True)
+    assert found["problems"] == [f"{name}, which the API needs, cannot be read: No such file or directory"]
+    other = _checkpoint.given(str(own))
+    assert (other["state"], other["digest"]) == ("complete", before["digest"])
+    (own / name).touch()
+    assert _checkpoint.given(str(own), serves=True)["problems"] == [f"{name} is empty"]
