@@ -52,10 +52,8 @@ def squares() -> str:
             rows += b"\x00\x00\xff" if inside else b"\xff\xff\xff"
     signature = b"\x89PNG\r\n\x1a\n"
     header = struct.pack(">IIBBBBB", 128, 128, 8, 2, 0, 0, 0)
-    png = (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(rows))) + chunk(b"IEND", b"")
-    )
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(rows))) + chunk(b"IEND", b"")
+    return f"data:image/png;base64,{base64.b64encode(signature + parts).decode()}"
 
 
 def main() -> None:
