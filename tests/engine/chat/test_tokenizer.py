@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sparkpair.chat import tokenizer as module
 from sparkpair.chat.tokenizer import Segment, TextTokenizer
 from sparkpair.checkpoint.miniature_text import MARKERS, write_tokenizer
 from sparkpair.errors import UserError
@@ -30,9 +31,53 @@ def reference(text_directory: Path) -> Tokenizer:
     return Tokenizer.from_file(str(text_directory / "tokenizer.json"))
 
 
+@pytest.fixture(scope="session")
+def plain(document: dict[str, Any]) -> Tokenizer:
+    """The tokenizers library reading a file without markers."""
+    return Tokenizer.from_str(json.dumps({**document, "added_tokens": []}))
+
+
 @given(text=st.text())
 def test_bytes_of_the_ids_are_the_bytes_of_the_text(tokenizer: TextTokenizer, text: str) -> None:
     assert b"".join(map(tokenizer.token_bytes, tokenizer.encode_text(text))) == text.encode()
+
+
+CUTS = ("the river", "é \u0301", "Ⅷ x", "a 9", "x\ny", "x \n y", "它 们", " '", "'s x")
+
+
+@given(
+    parts=st.lists(st.one_of(st.text(), st.sampled_from(CUTS))),
+    repeats=st.integers(1, 40),
+    piece=st.integers(1, 30),
+)
+def test_long_text_is_cut_where_no_token_is(
+    tokenizer: TextTokenizer, plain: Tokenizer, parts: list[str], repeats: int, piece: int
+) -> None:
+    text = "".join(parts) * repeats
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PIECE", piece)
+        assert tokenizer.encode_text(text) == plain.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pre_tokenizer": None},
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}},
+        {"normalizer": {"type": "Prepend", "prepend": "x"}},
+    ],
+)
+def test_tokenizer_whose_words_reach_over_blanks_gets_its_text_in_one_piece(
+    document: dict[str, Any], change: dict[str, Any]
+) -> None:
+    model = document["model"]
+    over_a_blank = {"vocab": {**model["vocab"], "eĠ": 5000}, "merges": [["e", "Ġ"], *model["merges"]]}
+    changed = {**document, **change, "model": {**model, **over_a_blank}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PIECE", 3)
+        ids = TextTokenizer(changed, "test").encode_text("the river runs")
+    reference = Tokenizer.from_str(json.dumps({**changed, "added_tokens": []}))
+    assert ids == reference.encode("the river runs", add_special_tokens=False).ids
 
 
 @given(text=st.lists(st.one_of(st.text(), st.sampled_from(MARKERS))).map("".join))

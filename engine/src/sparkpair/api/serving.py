@@ -37,7 +37,7 @@ from sparkpair.chat.tool_calls import CallParser
 from sparkpair.media.prepared import Prepared
 from sparkpair.request import Engine, EngineError, GenerationRequest, MediaPart, Reply
 
-OFF_LOOP_CHARACTERS = 32 * 1024
+OFF_LOOP_CHARACTERS = 4 * 1024
 """Prompts from this size on are rendered and encoded in a thread, so that streams go on meanwhile."""
 
 

@@ -19,6 +19,16 @@ from tokenizers import Tokenizer
 
 from sparkpair.errors import UserError
 
+PIECE = 32 * 1024
+"""Characters of a text that are encoded in one go. What the library made of them is freed with the interpreter held,
+which is to take no longer than that."""
+
+SHORT = 1024
+"""Characters that take less time than other threads would need to get their turn."""
+
+_BREAK = re.compile(r"(?<=[^\W\d_])[ \n](?=[^\W\d_])")
+"""A blank between two letters, before which the usual tokenizers always begin a new word."""
+
 
 class Segment(NamedTuple):
     """A stretch of a prompt: ordinary text, or the name of one marker."""
@@ -89,6 +99,7 @@ class TextTokenizer:
             self._bpe = Tokenizer.from_str(json.dumps({**document, "added_tokens": [], "post_processor": None}))
         except Exception as error:  # the library raises bare Exception for every malformed document
             raise UserError(f"{source}: the tokenizers library refuses it: {error}") from error
+        self._breaks = self._may_be_cut(document.get("normalizer"))
         self._bytes = self._byte_table(document["model"]["vocab"])
         self._texts: dict[int, str] = {}
         self._refuse_markers_in_text(source)
@@ -116,6 +127,17 @@ class TextTokenizer:
         if "ByteLevel" not in {part.get("type") for part in [decoder, *decoder.get("decoders", [])]}:
             raise UserError(f"{source}: expected a byte-level decoder; other BPE tokenizers are not supported")
 
+    def _may_be_cut(self, normalizer: Any) -> bool:
+        """Whether this tokenizer begins a new word wherever `_BREAK` says so: it has rules for words, and here they are
+        tried.
+        """
+        words = ("Ab", " cd", " žluť", "\nef", " 삼", " g")
+        if self._bpe.pre_tokenizer is None or (normalizer or {"type": "NFC"})["type"] != "NFC":
+            return False
+        found = {span[0] for _, span in self._bpe.pre_tokenizer.pre_tokenize_str("".join(words))}
+        begins = {sum(map(len, words[:count])) for count in range(len(words))}
+        return begins <= found
+
     def _byte_table(self, vocabulary: dict[str, int]) -> list[bytes]:
         highest = max([*vocabulary.values(), *self.marker_ids.values()])
         table = [b""] * (highest + 1)
@@ -139,8 +161,25 @@ class TextTokenizer:
         return len(self._bytes)
 
     def encode_text(self, text: str) -> list[int]:
-        """Ids of plain text; never a marker's id."""
-        ids: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
+        """Ids of plain text; never a marker's id. However long the text is, other threads get their turn meanwhile."""
+        if len(text) <= PIECE or not self._breaks:
+            return self._encoded(text)
+        ids: list[int] = []
+        start = 0
+        while start < len(text):
+            found = _BREAK.search(text, start + PIECE)
+            end = found.start() if found else len(text)
+            ids += self._encoded(text[start:end])
+            start = end
+        return ids
+
+    def _encoded(self, text: str) -> list[int]:
+        if len(text) <= SHORT:
+            short: list[int] = self._bpe.encode(text, add_special_tokens=False).ids
+            return short
+        # The call for several texts, as only that one lets other threads run.
+        [encoding] = self._bpe.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
     def split_markers(self, text: str) -> list[Segment]:
