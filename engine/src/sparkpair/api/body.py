@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import re
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from starlette.requests import Request
 
 from sparkpair.api.errors import ClientGone, body_too_large, invalid, too_many_bodies
+from sparkpair.api.json_reader import BadJson, read_json
 
 MOST_AT_ONCE = 4
 """Bodies of the largest size that may be held at the same time, or as many bytes of smaller ones."""
 
 OFF_LOOP_BYTES = 64 * 1024
 """Bodies from this size on are parsed in a thread, so that streams go on meanwhile."""
-
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class BodyRoom:
@@ -58,15 +55,15 @@ async def read_object(request: Request, limit: int) -> dict[str, Any]:
     """The request's JSON object; an empty body counts as `{}`. Raises ApiError 400, 413 or 429, or ClientGone."""
     room: BodyRoom = request.app.state.serving.body_room
     with room.share(limit) as take:
-        raw = await _read(request, limit, take)
-        if not raw:
+        parts = await _read(request, limit, take)
+        if not parts:
             return {}
-        if len(raw) < OFF_LOOP_BYTES:
-            return parse_object(raw)
-        return await asyncio.to_thread(parse_object, raw)
+        if sum(map(len, parts)) < OFF_LOOP_BYTES:
+            return parse_object(parts)
+        return await asyncio.to_thread(parse_object, parts)
 
 
-async def _read(request: Request, limit: int, take: Callable[[int], None]) -> bytes:
+async def _read(request: Request, limit: int, take: Callable[[int], None]) -> list[bytes]:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise body_too_large(limit)
@@ -82,34 +79,15 @@ async def _read(request: Request, limit: int, take: Callable[[int], None]) -> by
             raise body_too_large(limit)
         take(len(parts[-1]))
         if not message.get("more_body", False):
-            return b"".join(parts)
+            return [part for part in parts if part]
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def parse_object(raw: bytes) -> dict[str, Any]:
-    """Parse strict JSON: UTF-8, an object, no NaN or Infinity, no half of a surrogate pair. Raises ApiError
-    400.
-    """
+def parse_object(parts: Sequence[bytes]) -> dict[str, Any]:
+    """Parse the object that these bytes are together, as strictly as `read_json`. Raises ApiError 400."""
     try:
-        value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        raise invalid(f"the request body is not UTF-8: {error.reason} at byte {error.start}") from None
-    except RecursionError:
-        raise invalid("the request body is nested too deeply") from None
-    except ValueError as error:
-        raise invalid(f"the request body is not valid JSON: {error}") from None
+        value = read_json(parts)
+    except BadJson as error:
+        raise invalid(f"the request body {error}") from None
     if not isinstance(value, dict):
         raise invalid("the request body must be a JSON object")
-    if _SURROGATE.search(raw):
-        _refuse_lone_surrogates(value)
     return value
-
-
-def _refuse_lone_surrogates(value: Any) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        raise invalid("the request body has text with half of a surrogate pair, which is no character") from None
