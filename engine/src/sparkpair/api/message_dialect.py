@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from json.encoder import encode_basestring
 from typing import Any
 
 from sparkpair.api.errors import ApiError, messages_error_body
@@ -44,6 +45,7 @@ class MessagesDialect:
         self._with_token_ids = with_token_ids
         self._channel: Channel | None = None
         self._text: list[str] = []
+        self._before = ""
 
     def opening(self) -> bytes:
         """The message before it has anything in it."""
@@ -51,7 +53,11 @@ class MessagesDialect:
 
     def piece(self, piece: Piece) -> bytes:
         """Text of the open block, or the next block."""
-        return _encode(self._add(piece))
+        if isinstance(piece, CallPiece) or self._channel != piece.channel:
+            return _encode(self._add(piece))
+        # An event with text differs from the next only in the text: the rest is encoded once.
+        self._text.append(piece.text)
+        return f"{self._before}{encode_basestring(piece.text)}}}}}\n\n".encode()
 
     def waiting(self) -> bytes:
         """The event that says nothing."""
@@ -84,6 +90,7 @@ class MessagesDialect:
         if self._channel != piece.channel:
             events = [*self._close(), self._start(_block(piece.channel, ""))]
             self._channel, self._text = piece.channel, []
+            self._before = _encode([self._delta({"type": f"{kind}_delta", kind: ""})]).decode().removesuffix('""}}\n\n')
         self._text.append(piece.text)
         return [*events, self._delta({"type": f"{kind}_delta", kind: piece.text})]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from json.encoder import encode_basestring
 from typing import Any
 
 from sparkpair.api.errors import ApiError
@@ -49,6 +50,7 @@ class ResponsesDialect:
         self._item: Item | None = None
         self._channel: Channel | None = None
         self._text: list[str] = []
+        self._before = self._place = self._after = ""
 
     def opening(self) -> bytes:
         """The response before it has anything in it."""
@@ -57,7 +59,13 @@ class ResponsesDialect:
 
     def piece(self, piece: Piece) -> bytes:
         """Text of the open item, or the next item."""
-        return self._encode(self._add(piece))
+        if isinstance(piece, CallPiece) or self._channel != piece.channel:
+            return self._encode(self._add(piece))
+        # An event with text differs from the next only in its number and the text: the rest is encoded once.
+        self._text.append(piece.text)
+        told = f"{self._before}{self._number}{self._place}{encode_basestring(piece.text)}{self._after}"
+        self._number += 1
+        return told.encode()
 
     def waiting(self) -> bytes:
         """A comment: this dialect has no event that says nothing."""
@@ -119,6 +127,12 @@ class ResponsesDialect:
         else:
             item = {"id": _new_id("msg"), "type": "message", "role": "assistant", "content": []}
         self._item, self._channel, self._text = {**item, "status": "in_progress"}, channel, []
+        name = f"response.{TEXTS[channel]}.delta"
+        at = self._at_part(channel)
+        behind = dump({"logprobs": at.pop("logprobs")})[1:] if "logprobs" in at else ""
+        self._before = f'event: {name}\ndata: {{"type":"{name}","sequence_number":'
+        self._place = f',{dump(at)[1:-1]},"delta":'
+        self._after = f",{behind}\n\n" if behind else "}\n\n"
         return [
             ("response.output_item.added", {"output_index": len(self._response["output"]), "item": self._item}),
             ("response.content_part.added", self._at_part(part=_part(channel, ""))),
