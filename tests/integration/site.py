@@ -104,6 +104,8 @@ class Site:
             "sparkpair_state_dir": f"{self.home}/{{{{ inventory_hostname }}}}",
             "sparkpair_port": self.port,
             "sparkpair_master_port": self.master_port,
+            # Whose weights differ by seed: what is tested is what becomes of them, not what they say.
+            "sparkpair_miniature": "random",
             **{f"sparkpair_{name}": value for name, value in settings.items()},
         }
         words = [f"playbooks/{playbook}.yml", "-e", json.dumps(ours), *arguments]
