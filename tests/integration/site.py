@@ -104,10 +104,11 @@ class Site:
             "sparkpair_state_dir": f"{self.home}/{{{{ inventory_hostname }}}}",
             "sparkpair_port": self.port,
             "sparkpair_master_port": self.master_port,
-            # Whose weights differ by seed: what is tested is what becomes of them, not what they say.
-            "sparkpair_miniature": "random",
             **{f"sparkpair_{name}": value for name, value in settings.items()},
         }
+        # What is tested is what becomes of the rehearsal's weights, not what they say.
+        if "-i" not in arguments:
+            ours.setdefault("sparkpair_miniature", "random")
         words = [f"playbooks/{playbook}.yml", "-e", json.dumps(ours), *arguments]
         return play(*words, prefix=self.prefix, environment={"PATH": self.path})
 
