@@ -20,12 +20,17 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
 
     What is fused is given flat rows, whose number is the same in batches of every kind, so it is compiled once.
     """
-    compiled: Callable[P, R] = torch.compile(function, dynamic=False, fullgraph=True)
+
+    @functools.cache
+    def compiled() -> Callable[P, R]:
+        # Asked for by a GPU alone: the compiler's library takes seconds to load.
+        made: Callable[P, R] = torch.compile(function, dynamic=False, fullgraph=True)
+        return made
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in args)
-        return (compiled if on_gpu else function)(*args, **kwargs)
+        return (compiled() if on_gpu else function)(*args, **kwargs)
 
     return call
 
