@@ -12,6 +12,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from training.encode import REPLY
 from training.losses import Losses
 from training.twin.batch import Batch
 from training.twin.drafter import Drafter, blocks_at
@@ -20,9 +21,6 @@ from training.twin.model import Twin
 # Columns of a row for every anchor, and the most anchors of a row.
 COLUMNS = 16
 MOST = 128
-
-# Weights above this are a reply's.
-REPLY = 0.2
 
 PROMPT_CHANCE = 0.02
 """How often an anchor lies in a prompt, beside 1 for a reply: that text is hardly ever drafted."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 
-import torch
 from torch import nn
 
 from training import state
@@ -21,7 +20,7 @@ from training.plan import draft_document, drafter_config
 from training.train import RATE, Run, Settings, drawn, log_to, prepare
 from training.twin.batch import Batch
 from training.twin.drafter import Drafter
-from training.twin.model import Twin
+from training.twin.model import Twin, products_dtype
 
 HOME = "drafter"
 
@@ -33,7 +32,7 @@ class DrafterOf:
     """The drafter of the model in WORK, which stays as it is. Implements train.Subject."""
 
     def __init__(self, settings: Settings) -> None:
-        dtype = torch.bfloat16 if settings.device.startswith("cuda") else torch.float32
+        dtype = products_dtype(settings.device)
         target = Twin(prepare(settings.work, settings.size), dtype)
         if state.load(settings.work, target, None) is None:
             raise SystemExit(f"{settings.work} holds no trained model: run `python -m training` there first")

@@ -35,6 +35,9 @@ PROMPT_WEIGHT = 0.05
 """How much a prompt's token counts beside a reply's; less in prompts longer than PROMPT_TOKENS."""
 PROMPT_TOKENS = 512
 
+# Weights above this are a reply's: that of the longest is larger, and a prompt's smaller.
+REPLY = 0.2
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Seen:

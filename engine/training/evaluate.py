@@ -19,14 +19,14 @@ from training import scores, state
 from training.encode import Encoder
 from training.replying import Replying
 from training.train import prepare
-from training.twin.model import Twin
+from training.twin.model import Twin, products_dtype
 
 
 def by_twin(options: argparse.Namespace, cases: list[scores.Case]) -> list[scores.Result]:
     """Results of the twin. Raises SystemExit when nothing was trained."""
     device = torch.device(options.device)
     document = prepare(options.work, options.size)
-    twin = Twin(document, torch.bfloat16 if device.type == "cuda" else torch.float32)
+    twin = Twin(document, products_dtype(device))
     if state.load(options.work, twin, None) is None:
         raise SystemExit(f"{options.work} holds no trained model")
     stops = document["text_config"]["eos_token_id"]

@@ -56,19 +56,6 @@ def stored_tensors(
     return found
 
 
-def in_parts(tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The tensors in their order, in parts of at most PART_BYTES."""
-    parts: list[dict[str, Tensor]] = [{}]
-    size = 0
-    for name, tensor in tensors.items():
-        if size + tensor.nbytes > PART_BYTES:
-            parts.append({})
-            size = 0
-        parts[-1][name] = tensor
-        size += tensor.nbytes
-    return parts
-
-
 def export(work: pathlib.Path, target: pathlib.Path, drafter: pathlib.Path | None = None) -> dict[str, int]:
     """Write `target`, which must not exist or be empty, and return the bytes of its weights, drafter and text files.
 
@@ -89,7 +76,7 @@ def export(work: pathlib.Path, target: pathlib.Path, drafter: pathlib.Path | Non
     tensors = stored_tensors(document, checkpoint_tensors(twin), experts.read(work))
     with staged(target) as staging:
         shutil.copytree(work / "text", staging, dirs_exist_ok=True)
-        write_tensors(staging, document, in_parts(tensors))
+        write_tensors(staging, document, state.in_parts(tensors, PART_BYTES))
         if drafter is not None:
             load_dflash2_config(drafter, twin.config, 1)
             shutil.copytree(drafter, staging / DRAFTER, ignore=shutil.ignore_patterns(MANIFEST_NAME))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from training.encode import REPLY
 from training.twin.batch import Batch
 from training.twin.model import Twin
 from training.twin.rows import fused
@@ -60,7 +61,7 @@ def measure(twin: Twin, batch: Batch, *, everything: bool) -> Losses:
         mtp = weighted(twin.logits(rows).flatten(0, 1), further.flatten(), weights.flatten())
         lesson = twin.mtp.self_attn.lesson
         index = index + lesson if lesson is not None else index
-    reply = batch.weights > 0.2
+    reply = batch.weights > REPLY
     right = ((logits.argmax(-1) == targets) & reply).sum() / reply.sum().clamp(min=1)
     total = text + MTP_SHARE * mtp + INDEX_SHARE * index
     return Losses(total, {"text": text, "mtp": mtp, "index": index, "right": right})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -57,15 +58,11 @@ def save_weights(directory: pathlib.Path, model: nn.Module) -> None:
 
     Whoever is ended while they are written leaves the old ones, as long as these are as many.
     """
-    parts: list[dict[str, Tensor]] = [{}]
-    size = 0
-    for name, tensor in checkpoint_tensors(model, frozen=False).items():
-        kept = tensor.detach().to("cpu", torch.bfloat16 if tensor.dim() > 1 else torch.float32, copy=True).contiguous()
-        if size + kept.nbytes > PART_BYTES:
-            parts.append({})
-            size = 0
-        parts[-1][name] = kept
-        size += kept.nbytes
+    kept = {
+        name: tensor.detach().to("cpu", torch.bfloat16 if tensor.dim() > 1 else torch.float32, copy=True).contiguous()
+        for name, tensor in checkpoint_tensors(model, frozen=False).items()
+    }
+    parts = in_parts(kept, PART_BYTES)
     files = [directory / f"weights-{number}.safetensors" for number in range(len(parts))]
     for file, part in zip(files, parts, strict=True):
         save_file(part, f"{file}.new")
@@ -73,6 +70,19 @@ def save_weights(directory: pathlib.Path, model: nn.Module) -> None:
         pathlib.Path(f"{file}.new").replace(file)
     for old in set(directory.glob("weights-*.safetensors")) - set(files):
         old.unlink()
+
+
+def in_parts(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
+    """The tensors in their order, in parts of at most so many bytes; a tensor that is larger has one of its own."""
+    parts: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if size + tensor.nbytes > most:
+            parts.append({})
+            size = 0
+        parts[-1][name] = tensor
+        size += tensor.nbytes
+    return parts
 
 
 def load(directory: pathlib.Path, model: nn.Module, optimiser: Optimiser | None) -> Progress | None:

@@ -28,7 +28,7 @@ from training.optimiser import Optimiser
 from training.packing import Batches, loader, shape_of
 from training.plan import Size, model_document
 from training.twin.batch import Batch
-from training.twin.model import Twin
+from training.twin.model import Twin, products_dtype
 from training.twin.moe import balance
 from training.vocabulary import SAMPLE, write_text_files
 
@@ -133,9 +133,8 @@ class WholeModel:
     """The miniature itself with its MTP head and tower; experts that are EXL3 stay. Implements Subject."""
 
     def __init__(self, settings: Settings) -> None:
-        on_gpu = settings.device.startswith("cuda")
         document = prepare(settings.work, settings.size)
-        twin = Twin(document, torch.bfloat16 if on_gpu else torch.float32).to(settings.device)
+        twin = Twin(document, products_dtype(settings.device)).to(settings.device)
         self._finishing = experts.encoded(settings.work)
         if self._finishing:
             experts.freeze(twin)

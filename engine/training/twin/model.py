@@ -24,6 +24,11 @@ from training.twin.vision import Tower
 APART = 3.0
 
 
+def products_dtype(device: torch.device | str) -> torch.dtype:
+    """The dtype in which sublayers run on a device."""
+    return torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
+
+
 class Layer(nn.Module):
     """Attention, then feed-forward, each inside its hyper-connection."""
 
