@@ -58,11 +58,28 @@ def pull(
     blobs = os.path.join(_hub_cache.repository(snapshot.cache, snapshot.repo), "blobs")
     os.makedirs(blobs, exist_ok=True)
     os.makedirs(snapshot.path, exist_ok=True)
-    problems, received, copied = _copy(snapshot, job, source, secret, manifest, streams, mode, report)
-    if _known_wrong(job) - copied:
+    received = 0
+    for _ in range(2):
+        wrong = _known_wrong(job)
+        _adopt(snapshot, blobs, manifest)
+        wanted = {_target(snapshot, blobs, one): one for one in manifest}
+        lacking = {
+            target: one for target, one in wanted.items() if one["path"] in wrong or _size(target) != one["size"]
+        }
+        begun = sum(_size(_partial(blobs, one)) or 0 for one in lacking.values())
+        room(snapshot.cache, _manifest.total(lacking.values()) - begun)
+        copier = _Copier(snapshot, source, secret, blobs, mode, report, _manifest.total(lacking.values()))
+        hashes = copier.run(lacking, streams)
+        received += copier.received
+        for one in manifest:
+            _link(snapshot, blobs, one)
+        _take_out(snapshot, manifest)
+        by_path = {one["path"]: hashes[target] for target, one in wanted.items() if target in hashes}
+        problems = _manifest.compare(_hub_cache.files(snapshot.path), manifest)
+        problems += _snapshot.verify(snapshot, job, mode, manifest, report, by_path)
         # A file that was thought right, and has been found out by now, need not wait for another run.
-        problems, more, _ = _copy(snapshot, job, source, secret, manifest, streams, mode, report)
-        received += more
+        if not _known_wrong(job) - {one["path"] for one in lacking.values()}:
+            break
     if problems:
         raise JobError(f"the copy in {snapshot.path} is not as on the head: {'; '.join(problems[:20])}")
     reference = os.path.join(os.path.dirname(blobs), "refs", "main")
@@ -76,37 +93,6 @@ def pull(
 def _known_wrong(job: Job) -> set[str]:
     """Return the files whose content was found to be wrong when it was last looked at."""
     return set(job.kept("verified").get("wrong") or {})
-
-
-def _copy(
-    snapshot: Snapshot,
-    job: Job,
-    source: tuple[str, int],
-    secret: str,
-    manifest: Files,
-    streams: int,
-    mode: str,
-    report: Report,
-) -> tuple[list[str], int, set[str]]:
-    """Copy what is lacking or known to be wrong, and verify all; return the problems, how many bytes came, and which
-    files were copied.
-    """
-    blobs = os.path.join(_hub_cache.repository(snapshot.cache, snapshot.repo), "blobs")
-    wrong = _known_wrong(job)
-    _adopt(snapshot, blobs, manifest)
-    wanted = {_target(snapshot, blobs, one): one for one in manifest}
-    lacking = {target: one for target, one in wanted.items() if one["path"] in wrong or _size(target) != one["size"]}
-    begun = sum(_size(_partial(blobs, one)) or 0 for one in lacking.values())
-    room(snapshot.cache, _manifest.total(lacking.values()) - begun)
-    copier = _Copier(snapshot, source, secret, blobs, mode, report, _manifest.total(lacking.values()))
-    hashes = copier.run(lacking, streams)
-    for one in manifest:
-        _link(snapshot, blobs, one)
-    _take_out(snapshot, manifest)
-    by_path = {one["path"]: hashes[target] for target, one in wanted.items() if target in hashes}
-    problems = _manifest.compare(_hub_cache.files(snapshot.path), manifest)
-    problems += _snapshot.verify(snapshot, job, mode, manifest, report, by_path)
-    return problems, copier.received, {one["path"] for one in lacking.values()}
 
 
 def room(cache: str, missing: int) -> None:
