@@ -94,6 +94,7 @@ class ActionModule(ActionBase):
         plan = _plan.build(hosts, completed, connections, users)
         plan["image"] = image
         plan["snapshots"] = ADAPTERS[common["engine"]].snapshots(common)
+        plan["random_weights"] = ADAPTERS[common["engine"]].random_weights(common)
         plan["licences"] = [licence.as_data() for licence in _licences.apply_to(common)]
         result = {
             "changed": False,

@@ -15,6 +15,7 @@ same ones.
 - `serve_argv(...)`, `check_argv(argv)`: how a rank is started, and how its arguments are checked without
   starting it.
 - `environment(settings)`: the rank's environment variables.
+- `random_weights(settings)`: whether what is served knows nothing.
 - `snapshots(settings)`: what is served from the Hub's cache, each a `role`, `repository` and `revision`.
 - `version_argv(command)`, `miniature_argv(command, path, seed)`: the questions asked before a start.
 - `read_log(lines)`: what the lines of a rank's log mean, with the keys of `_anchors.parse_anchors`.
@@ -297,6 +298,11 @@ def _bind(path: str, mode: str) -> dict[str, Any]:
 def environment(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment variables of a rank beyond what its supervisor inherits."""
     return {"PYTHONUNBUFFERED": "1", **settings["extra_env"]}
+
+
+def random_weights(settings: Mapping[str, Any]) -> bool:
+    """Say whether what is served knows nothing: the random miniature."""
+    return not settings["model"] and settings["miniature"] == "random"
 
 
 def snapshots(settings: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -176,6 +176,11 @@ def image_content(settings: Mapping[str, Any], patches: str = "") -> dict[str, s
     }
 
 
+def random_weights(settings: Mapping[str, Any]) -> bool:
+    """Say whether what is served knows nothing: never, this engine serves released checkpoints."""
+    return False
+
+
 def snapshots(settings: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return what is served from the Hub's cache, each a `role`, a `repository` and a `revision`, perhaps empty."""
     roles = ["model", "drafter"] if settings["drafter"] == "dflash2" else ["model"]

@@ -78,6 +78,7 @@ plan:
   description:
     - The plan of the pair, the same on every host. C(ranks) lists rank, host, name, address on the link and
       the address that Ansible uses, C(licences) component, licence and what each asks of the operator.
+    - C(random_weights) says whether what is served knows nothing, so that its answers cannot be judged.
   returned: success
   type: dict
   sample: {engine: sparkpair, runtime: process, world_size: 2, one_machine: false, ranks: []}

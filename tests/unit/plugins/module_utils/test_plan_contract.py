@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.sparkpair.serving.plugins.module_utils import _contract, _link, _plan
+from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._spec import spec_hash
 
 from tests.unit.plugins.module_utils.settings_files import DECLARED, ROOT, effective, plan_of
@@ -276,6 +277,20 @@ def listening(*ports: int, rank: int | None = None) -> list[dict[str, Any]]:
 def choose(sockets: list[dict[str, Any]], remembered: dict[str, int] | None = None, **values: Any) -> _plan.Ports:
     settings = effective("a", **{"port": 0, "master_port": 0, **values})["a"]
     return _plan.choose_ports(settings, sockets, remembered or {})
+
+
+@pytest.mark.parametrize(
+    ("values", "random"),
+    [
+        ({}, True),
+        ({"miniature": "trained"}, False),
+        ({"model": "/models/GLM"}, False),
+        ({"engine": "tensorfold"}, False),
+    ],
+)
+def test_only_the_random_miniature_knows_nothing(values: dict[str, Any], random: bool) -> None:
+    settings = effective("a", "b", **values)["a"]
+    assert ADAPTERS[settings["engine"]].random_weights(settings) is random
 
 
 def test_the_usual_ports_are_taken_where_they_are_free() -> None:
