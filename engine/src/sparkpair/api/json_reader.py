@@ -181,9 +181,10 @@ class _Reader:
         """Read as many of an array's values as end within the window, another of which follows."""
         end = _ENDS.get(self._next(), ",")
         self._fill()
-        comma = self._text.rfind(end, self._at, self._at + WINDOW) + len(end) - 1
-        if comma < self._at:
+        last = self._text.rfind(end, self._at, self._at + WINDOW)
+        if last < 0:
             return False
+        comma = last + len(end) - 1
         try:
             values = _DECODER.decode(f"[{self._text[self._at : comma]}]")
         except ValueError:
