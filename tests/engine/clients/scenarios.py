@@ -22,7 +22,7 @@ SHELL = "shell"
 """In a scenario: call the function that runs a command, whatever the client calls it."""
 
 COMMAND = "echo spark$((40 + 2)) > out.txt"
-SHELLS = {"Bash": "command", "exec_command": "cmd"}
+SHELLS = {"Bash": "command", "exec_command": "cmd", "bash": "command"}
 """The names of that function and of its argument."""
 
 SCENARIOS: dict[str, tuple[str, ...]] = {
@@ -81,7 +81,10 @@ class ScenarioEngine(ScriptedEngine):
 
 
 def _shell_call(prompt: str) -> tuple[str, ...]:
-    name = next(name for name in SHELLS if f'"name": "{name}"' in prompt)
+    """What the model says; nothing where it has no such function, as when it is to find a title."""
+    name = next((name for name in SHELLS if f'"name": "{name}"' in prompt), None)
+    if name is None:
+        return ()
     arguments = {SHELLS[name]: COMMAND, "description": "Write a file"}
     pairs = [("<arg_key>", key, "</arg_key>", "<arg_value>", text, "</arg_value>") for key, text in arguments.items()]
     return ("<tool_call>", name, *(part for pair in pairs for part in pair), "</tool_call>")

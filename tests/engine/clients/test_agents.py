@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One turn of real agent programs: the model calls their shell, they run the command and send the result.
 
-Not among them are aider, which asks for edits in text and calls no functions, and opencode, which fetches parts of
-itself from the network on its first run. What they talk with, LiteLLM and the AI SDK, is tested.
+Not among them is aider, which asks for edits in text and calls no functions. What it talks with, LiteLLM, is tested.
 """
 
 from __future__ import annotations
@@ -58,5 +57,33 @@ def test_claude_code(url: str, tmp_path: Path) -> None:
         "IS_SANDBOX": "1",
     }
     printed = run_agent(["claude", "-p", TASK, "--model", "m", "--dangerously-skip-permissions"], tmp_path, environment)
+    assert (tmp_path / "out.txt").read_text() == "spark42\n"
+    assert ANSWER in printed
+
+
+def test_opencode(url: str, tmp_path: Path) -> None:
+    """It has the AI SDK in it. What it would like from the network, a list of models, an update and a package for its
+    settings, it can do without: the list and the update are turned off, and where packages come from nobody listens.
+    """
+    settings = {
+        "model": "spark/m",
+        "permission": "allow",
+        "autoupdate": False,
+        "provider": {
+            "spark": {
+                "npm": "@ai-sdk/openai-compatible",
+                "options": {"baseURL": f"{url}/v1", "apiKey": "any"},
+                "models": {"m": {"tool_call": True}},
+            }
+        },
+    }
+    environment = {
+        "OPENCODE_CONFIG_CONTENT": json.dumps(settings),
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+        "npm_config_registry": "http://127.0.0.1:9/",
+    }
+    printed = run_agent(["opencode", "run", TASK], tmp_path, environment)
     assert (tmp_path / "out.txt").read_text() == "spark42\n"
     assert ANSWER in printed

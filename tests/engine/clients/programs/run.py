@@ -51,13 +51,15 @@ def install(name: str) -> None:
         return
     home = CACHE / name
     home.mkdir(parents=True, exist_ok=True)
-    for file in _pins(name):
+    pins = _pins(name)
+    for file in pins:
         shutil.copy(file, home)
-    command = "ci" if (home / "package-lock.json").exists() else "install"
+    command = "ci" if any(file.name == "package-lock.json" for file in pins) else "install"
     subprocess.run(["npm", command, "--no-audit", "--no-fund", "--ignore-scripts"], cwd=home, check=True)
-    # The one install script that is needed: it puts the program for this platform in place.
-    for script in home.glob("node_modules/@anthropic-ai/claude-code/install.cjs"):
-        subprocess.run(["node", str(script)], cwd=script.parent, check=True)
+    # The install scripts that are needed: they put the program for this platform in place.
+    for needed in ("@anthropic-ai/claude-code/install.cjs", "opencode-ai/postinstall.mjs"):
+        for script in home.glob(f"node_modules/{needed}"):
+            subprocess.run(["node", str(script)], cwd=script.parent, check=True)
     (home / "installed").write_bytes(_versions(name))
 
 
@@ -78,7 +80,8 @@ def _versions(name: str) -> bytes:
 def run_agent(command: list[str], directory: Path, environment: dict[str, str]) -> str:
     """Let an agent program work in `directory`, which is its home too. Returns what it printed."""
     program = AGENTS_HOME / "node_modules" / ".bin" / command[0]
-    return _run([str(program), *command[1:]], directory, {**os.environ, "HOME": str(directory), **environment})
+    here = {"HOME": str(directory), "PWD": str(directory)}
+    return _run([str(program), *command[1:]], directory, {**os.environ, **here, **environment})
 
 
 def _run(command: list[str], directory: Path, environment: dict[str, str]) -> str:
