@@ -17,6 +17,7 @@ from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.group import SoloGroup
 from sparkpair.comm.lockstep import StepRunner
 from sparkpair.drafting.drafter import RankDrafter
+from sparkpair.drafting.files import find_dflash2, find_mtp
 from sparkpair.drafting.mtp import MtpDrafter
 from sparkpair.drafting.orders import DraftOrders, Kind, parse_policy
 from sparkpair.drafting.policy import CopyDrafting
@@ -73,7 +74,7 @@ def load_agreeing(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     model = Glm5NextRank(config, weights, SoloGroup())
     blocks = tmp_path_factory.mktemp("agreeing") / "drafter"
     write_agreeing_drafter(blocks, directory)
-    block_drafter = DFlash2Source(blocks, config, 1).load(model, weights)
+    block_drafter = DFlash2Source(find_dflash2(blocks, config, 1)).load(model, weights)
     return Loaded(directory, model, {"mtp": MtpDrafter(MtpHead(model, weights)), "dflash2": block_drafter})
 
 
@@ -199,7 +200,7 @@ def test_the_estimate_counts_what_loading_the_drafter_takes(loaded: Loaded) -> N
     config, checkpoint = load_text_config(loaded.directory), Checkpoint(loaded.directory)
     for rank in range(2):
         weights = RankWeights(checkpoint, config, world=2, rank=rank, dtype=torch.float32, device=DEVICE)
-        source = MtpSource(checkpoint, config)
+        source = MtpSource(find_mtp(checkpoint, config))
         source.load(loaded.model, weights)
         need = source.need(Layout(2, rank, torch.float32))
         assert need.held == weights.bytes_held
@@ -209,4 +210,4 @@ def test_the_estimate_counts_what_loading_the_drafter_takes(loaded: Loaded) -> N
 def test_a_checkpoint_without_an_mtp_layer_is_refused(loaded: Loaded) -> None:
     config = dataclasses.replace(load_text_config(loaded.directory), mtp_layers=0)
     with pytest.raises(UserError, match=r"--drafter mtp: .* has no MTP layer .*--drafter none"):
-        MtpSource(Checkpoint(loaded.directory), config)
+        find_mtp(Checkpoint(loaded.directory), config)

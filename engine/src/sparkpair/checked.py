@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparkpair serve --check-args`: everything that can be refused without memory, ports or other ranks."""
+"""`sparkpair serve --check-args`: everything that can be refused without memory, ports or other ranks.
+
+It says so at once: nothing here imports torch, but for a look at the GPU where the settings name one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-
-import torch
 
 from sparkpair.chat.checkpoint import CheckpointText
+from sparkpair.checkpoint.names import is_vision
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import check_world
-from sparkpair.drafting.source import DFlash2Source, DrafterSource, MtpSource
+from sparkpair.drafting.files import DFlash2Files, MtpFiles, find_drafter
 from sparkpair.errors import UserError
 from sparkpair.http_side import api_options
 from sparkpair.model.config import TextConfig, load_text_config
-from sparkpair.model.tower_source import TowerSource, find_tower
+from sparkpair.model.vision_config import VisionConfig, load_tower_config
 from sparkpair.settings import ServeSettings
 
 
@@ -28,35 +29,30 @@ class CheckedModel:
 
     config: TextConfig
     checkpoint: Checkpoint
-    drafter: DrafterSource | None
-    tower: TowerSource | None
+    drafter: MtpFiles | DFlash2Files | None
+    tower: VisionConfig | None
+
+
+def _check_device(device: str) -> None:
+    if device == "cpu":
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UserError(f"--device {device}: torch {torch.__version__} sees no GPU here; use --device cpu")
 
 
 def check_model(settings: ServeSettings) -> CheckedModel:
     """Open the checkpoint and the drafter's. Raises UserError naming what does not fit the settings."""
-    if settings.device != "cpu" and not torch.cuda.is_available():
-        raise UserError(f"--device {settings.device}: torch {torch.__version__} sees no GPU here; use --device cpu")
+    _check_device(settings.device)
     config = load_text_config(settings.model)
     checkpoint = Checkpoint(settings.model)
     check_world(config, settings.tp)
     if settings.context > config.max_position_embeddings:
         raise UserError(f"--context {settings.context}: the model's window is {config.max_position_embeddings} tokens")
-    tower = find_tower(checkpoint, config) if settings.rank == 0 and settings.http.vision else None
-    return CheckedModel(config, checkpoint, _open_drafter(settings, config, checkpoint), tower)
-
-
-def _open_drafter(settings: ServeSettings, config: TextConfig, checkpoint: Checkpoint) -> DrafterSource | None:
-    """The drafter that the settings name; none where its policy never asks it."""
-    policy = settings.policy()
-    if policy is None:
-        return None
-    if settings.drafter == "mtp":
-        return MtpSource(checkpoint, config)
-    drafter = DFlash2Source(pathlib.Path(settings.drafter), config, settings.tp)
-    most = drafter.config.block_size - 1
-    if policy.count > most:
-        raise UserError(f"--draft-policy {settings.draft_policy}: a block of this drafter has {most} guesses at most")
-    return drafter
+    looks = settings.rank == 0 and settings.http.vision and any(map(is_vision, checkpoint.entries))
+    tower = load_tower_config(settings.model, config) if looks else None
+    return CheckedModel(config, checkpoint, find_drafter(settings, config, checkpoint), tower)
 
 
 def check_served(settings: ServeSettings) -> None:

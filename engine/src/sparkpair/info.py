@@ -6,7 +6,8 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from sparkpair.checkpoint.rank_weights import is_backbone, is_mtp, is_vision, parameter_count
+from sparkpair.checkpoint.names import is_backbone, is_mtp, is_vision
+from sparkpair.checkpoint.rank_weights import parameter_count
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.model.config import load_document, load_text_config
 

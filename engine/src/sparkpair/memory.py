@@ -13,7 +13,8 @@ import dataclasses
 from sparkpair.cache.extents import UNIT, units
 from sparkpair.cache.forms import RowForm
 from sparkpair.cache.pool import token_bytes
-from sparkpair.checkpoint.rank_weights import Layout, is_backbone, rank_bytes
+from sparkpair.checkpoint.names import is_backbone
+from sparkpair.checkpoint.rank_weights import Layout, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import share
 from sparkpair.errors import DoesNotFit, UserError

@@ -38,7 +38,7 @@ from sparkpair.comm.roce_group import open_group, open_rails
 from sparkpair.comm.stuck import REPORT_S, StepWatch
 from sparkpair.drafting.orders import DraftOrders
 from sparkpair.drafting.policy import CopyDrafting
-from sparkpair.drafting.source import DrafterSource
+from sparkpair.drafting.source import DrafterSource, source_of
 from sparkpair.engine import CHUNK_ROWS, EngineSettings, LeaderEngine, follow
 from sparkpair.errors import DoesNotFit, PeerLost, UserError
 from sparkpair.http_side import api_options, warnings
@@ -95,7 +95,9 @@ class Loadable:
 def prepare(settings: ServeSettings) -> Loadable:
     """Check the checkpoint and the memory, print the estimate. Raises UserError or DoesNotFit."""
     checked = check_model(settings)
-    config, checkpoint, drafter = checked.config, checked.checkpoint, checked.drafter
+    config, checkpoint = checked.config, checked.checkpoint
+    drafter = source_of(checked.drafter) if checked.drafter else None
+    tower = TowerSource(checkpoint, config, checked.tower) if checked.tower else None
     available = mem_available()
     reserve = settings.memory_reserve_gib
     layout = Layout(settings.tp, settings.rank, DTYPES[settings.dtype], settings.forms)
@@ -114,7 +116,7 @@ def prepare(settings: ServeSettings) -> Loadable:
         available=available,
         reserve_gib=available / 10 / GIB if reserve is None else reserve,
         drafter=drafter.need(layout) if drafter else None,
-        tower=checked.tower.need(layout.dtype) if checked.tower else None,
+        tower=tower.need(layout.dtype) if tower else None,
     )
     try:
         window = settle_window(plan, settings.context, config.max_position_embeddings)
@@ -125,7 +127,7 @@ def prepare(settings: ServeSettings) -> Loadable:
     say(estimate_line(plan, window))
     for line in pool_lines(plan, window):
         say(line)
-    return Loadable(checkpoint, config, drafter, checked.tower, plan, window)
+    return Loadable(checkpoint, config, drafter, tower, plan, window)
 
 
 def facts_to_compare(settings: ServeSettings, loadable: Loadable) -> dict[str, str]:

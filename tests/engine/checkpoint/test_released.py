@@ -17,12 +17,14 @@ from sparkpair import serve
 from sparkpair.cache.pool import token_bytes
 from sparkpair.checkpoint.forms import WeightForms
 from sparkpair.checkpoint.miniature import write_miniature
-from sparkpair.checkpoint.rank_weights import Layout, is_backbone, is_mtp, is_vision, rank_bytes
+from sparkpair.checkpoint.names import is_backbone, is_mtp, is_vision
+from sparkpair.checkpoint.rank_weights import Layout, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.cli import main
 from sparkpair.memory import DrafterNeed, PoolPlan, PoolSettings, plan_memory
 from sparkpair.model.config import load_text_config
-from sparkpair.model.tower_source import find_tower
+from sparkpair.model.tower_source import TowerSource
+from sparkpair.model.vision_config import load_tower_config
 
 from tests.engine.checkpoint.released import write_released
 
@@ -206,8 +208,8 @@ def test_the_plan_of_the_released_forms_for_two_ranks_in_the_deployments_words(
 
 
 def test_pictures_are_in_the_memory_plan_of_the_rank_that_looks_at_them(opened: Checkpoint) -> None:
-    tower = find_tower(opened, config := load_text_config(opened.directory))
-    assert tower is not None
+    config = load_text_config(opened.directory)
+    tower = TowerSource(opened, config, load_tower_config(opened.directory, config))
     need = tower.need(torch.bfloat16)
     assert need.held / 2**30 == pytest.approx(1.05, abs=5e-3)
     assert 1.5 < need.workspace / 2**30 < 2.6

@@ -22,6 +22,7 @@ from sparkpair.comm.group import Group, SoloGroup
 from sparkpair.comm.local import join_store, local_group, open_store
 from sparkpair.drafting.dflash2 import DFlash2Drafter, DFlash2State, best_candidates
 from sparkpair.drafting.drafter import Ask, Passed
+from sparkpair.drafting.files import find_dflash2
 from sparkpair.drafting.orders import DraftOrder
 from sparkpair.drafting.source import WINDOW_ROWS, DFlash2Source
 from sparkpair.errors import UserError
@@ -272,7 +273,7 @@ def test_the_estimate_counts_what_loading_takes(pair: Pair) -> None:
     model = load(pair, SoloGroup())
     weights = DrafterWeights(Checkpoint(pair.drafter), model.config, model.target)
     DFlash2Rank(model.config, weights, model.target)
-    source = DFlash2Source(pair.drafter, target, 2)
+    source = DFlash2Source(find_dflash2(pair.drafter, target, 2))
     need = source.need(Layout(1, 0, torch.float32))
     assert need.held == weights.bytes_held
     row = model.context_width * 4
@@ -316,13 +317,13 @@ def test_a_drafter_that_does_not_fit_is_refused_by_field(
     (tmp_path / "config.json").write_text(json.dumps(document))
     (tmp_path / "model.safetensors").symlink_to(pair.drafter / "model.safetensors")
     with pytest.raises(UserError, match=reason):
-        DFlash2Source(tmp_path, load_text_config(pair.target), 1)
+        find_dflash2(tmp_path, load_text_config(pair.target), 1)
 
 
 def test_the_miniature_drafter_fits_its_target_and_is_the_same_for_a_seed(pair: Pair, tmp_path: pathlib.Path) -> None:
     for name in ("first", "second"):
         write_drafter(tmp_path / name, pair.target, seed=1)
-        DFlash2Source(tmp_path / name, load_text_config(pair.target), 3)
+        find_dflash2(tmp_path / name, load_text_config(pair.target), 3)
     assert (tmp_path / "first/manifest.json").read_bytes() == (tmp_path / "second/manifest.json").read_bytes()
     with pytest.raises(UserError, match="--tp 4: the drafter has only 3 key heads"):
-        DFlash2Source(tmp_path / "first", load_text_config(pair.target), 4)
+        find_dflash2(tmp_path / "first", load_text_config(pair.target), 4)

@@ -7,6 +7,8 @@ import json
 import pathlib
 import shutil
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -189,3 +191,24 @@ def test_good_arguments_are_confirmed_without_serving(miniature: pathlib.Path) -
         assert rank.lines == ["arguments ok"]
     finally:
         rank.close()
+
+
+def test_arguments_are_checked_without_torch(miniature: pathlib.Path) -> None:
+    serve = [
+        "sparkpair",
+        "serve",
+        str(miniature),
+        "--tp",
+        "2",
+        "--master",
+        LOOPBACK,
+        "--drafter",
+        "mtp",
+        "--check-args",
+    ]
+    found = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", *serve], capture_output=True, text=True, check=True
+    )
+    imported = {line.rpartition("|")[2].strip() for line in found.stderr.splitlines()}
+    assert "sparkpair.checked" in imported
+    assert "torch" not in imported

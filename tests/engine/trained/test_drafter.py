@@ -16,6 +16,7 @@ from sparkpair.checkpoint.miniature_drafter import drafter_document, write_draft
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.group import SoloGroup
 from sparkpair.drafting.dflash2 import Selector
+from sparkpair.drafting.files import find_dflash2
 from sparkpair.drafting.orders import DraftOrder
 from sparkpair.drafting.source import DFlash2Source
 from sparkpair.logits import load_rank
@@ -141,7 +142,7 @@ def test_drafts_get_better_and_the_engine_loads_them(work: pathlib.Path, tmp_pat
     # Weights alone, as they are carried, are what is exported.
     (work / "drafter" / state.WHOLE).unlink()
     write_trained_drafter(tmp_path / "drafter", work, "tiny")
-    source = DFlash2Source(tmp_path / "drafter", load_text_config(work / "text"), 2)
+    source = DFlash2Source(find_dflash2(tmp_path / "drafter", load_text_config(work / "text"), 2))
     assert json.loads((tmp_path / "drafter" / "manifest.json").read_text())["files"].keys() == {
         "config.json",
         "model.safetensors",

@@ -206,23 +206,3 @@ def parameter_count(name: str, entry: TensorEntry) -> int:
     if exl3.is_exl3_part(name):
         return exl3.decoded_elements(math.prod(entry.shape), entry) if name.endswith(".trellis") else 0
     return math.prod(entry.shape)
-
-
-def is_backbone(config: TextConfig, name: str) -> bool:
-    """Whether the tensor belongs to the text model's backbone (not the MTP layer, not the vision tower)."""
-    if name == "lm_head.weight":
-        return True
-    if not name.startswith("model.language_model."):
-        return False
-    found = re.match(r"model\.language_model\.layers\.(\d+)\.", name)
-    return found is None or int(found[1]) < config.num_layers
-
-
-def is_mtp(config: TextConfig, name: str) -> bool:
-    """Whether the tensor belongs to the MTP layer."""
-    return name.startswith("model.language_model.") and not is_backbone(config, name)
-
-
-def is_vision(name: str) -> bool:
-    """Whether the tensor belongs to the vision tower, which only rank 0 holds."""
-    return name.startswith("model.visual.")

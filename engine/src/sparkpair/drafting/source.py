@@ -1,25 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drafter that `--drafter` names: checked before anything is loaded, counted in the estimate, then loaded."""
+"""The drafter that `--drafter` names, once it is known to fit: counted in the estimate, then loaded."""
 
 from __future__ import annotations
 
 import math
-import pathlib
 from typing import Protocol
 
 from sparkpair.cache.tail import kept_rows, tail_rows
-from sparkpair.checkpoint.rank_weights import Layout, RankWeights, is_mtp, rank_bytes
-from sparkpair.checkpoint.safetensors import Checkpoint
+from sparkpair.checkpoint.names import is_mtp
+from sparkpair.checkpoint.rank_weights import Layout, RankWeights, rank_bytes
 from sparkpair.checkpoint.split import share
 from sparkpair.drafting.dflash2 import DFlash2Drafter
 from sparkpair.drafting.drafter import RankDrafter
+from sparkpair.drafting.files import DFlash2Files, MtpFiles
 from sparkpair.drafting.mtp import MtpDrafter
 from sparkpair.drafting.orders import MAX_DRAFTS
-from sparkpair.errors import UserError
 from sparkpair.memory import DrafterNeed
-from sparkpair.model.config import TextConfig
-from sparkpair.model.dflash2 import DFlash2Rank, DrafterWeights, check_tensors
-from sparkpair.model.dflash2_config import load_dflash2_config
+from sparkpair.model.dflash2 import DFlash2Rank, DrafterWeights
 from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.model.mtp import MtpHead
 
@@ -41,16 +38,11 @@ class DrafterSource(Protocol):
 
 
 class MtpSource:
-    """The checkpoint's own MTP head. Raises UserError when it has none."""
+    """The checkpoint's own MTP head."""
 
-    def __init__(self, checkpoint: Checkpoint, config: TextConfig) -> None:
-        if config.mtp_layers == 0:
-            raise UserError(
-                f"--drafter mtp: {checkpoint.directory} has no MTP layer (num_nextn_predict_layers is 0); "
-                "use --drafter none"
-            )
-        self._checkpoint = checkpoint
-        self._config = config
+    def __init__(self, files: MtpFiles) -> None:
+        self._checkpoint = files.checkpoint
+        self._config = files.config
 
     def digest(self) -> str:
         """See DrafterSource."""
@@ -69,12 +61,11 @@ class MtpSource:
 
 
 class DFlash2Source:
-    """A DFlash2 drafter in a directory of its own. Raises UserError when it does not fit the model or the ranks."""
+    """A DFlash2 drafter in a directory of its own."""
 
-    def __init__(self, directory: pathlib.Path, target: TextConfig, world: int) -> None:
-        self.config = load_dflash2_config(directory, target, world)
-        self._checkpoint = Checkpoint(directory)
-        check_tensors(self._checkpoint, self.config)
+    def __init__(self, files: DFlash2Files) -> None:
+        self.config = files.config
+        self._checkpoint = files.checkpoint
 
     def digest(self) -> str:
         """See DrafterSource."""
@@ -97,3 +88,8 @@ class DFlash2Source:
     def load(self, model: Glm5NextRank, weights: RankWeights) -> DFlash2Drafter:
         """See DrafterSource."""
         return DFlash2Drafter(DFlash2Rank(self.config, DrafterWeights(self._checkpoint, self.config, model), model))
+
+
+def source_of(files: MtpFiles | DFlash2Files) -> DrafterSource:
+    """The source of a drafter that fits."""
+    return MtpSource(files) if isinstance(files, MtpFiles) else DFlash2Source(files)

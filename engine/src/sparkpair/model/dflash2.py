@@ -15,7 +15,6 @@ from torch import Tensor
 
 from sparkpair import kernels
 from sparkpair.checkpoint.safetensors import Checkpoint
-from sparkpair.errors import UserError
 from sparkpair.model.dflash2_config import DFlash2Config
 from sparkpair.model.glm5_next import Glm5NextRank
 
@@ -39,16 +38,6 @@ class DrafterWeights:
         tensor = self._checkpoint.read(name, parts).to(self._target.device).to(self._target.dtype, copy=True)
         self.bytes_held += tensor.nbytes
         return tensor.contiguous()
-
-
-def check_tensors(checkpoint: Checkpoint, config: DFlash2Config) -> None:
-    """Raise UserError naming the first tensor that is missing or of another shape than the configuration says."""
-    for name, shape in config.shapes().items():
-        found = checkpoint.entry(name).shape
-        if found != shape:
-            raise UserError(
-                f"--drafter: {checkpoint.entry(name).path}: {name} is {found}, its config.json says {shape}"
-            )
 
 
 class _Sublayer:

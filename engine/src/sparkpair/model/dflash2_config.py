@@ -7,6 +7,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import cut_width, share
 from sparkpair.errors import UserError
 from sparkpair.model.config import Fields, TextConfig, load_document
@@ -166,3 +167,13 @@ def _check_form(fields: Fields, inner: Fields, config: DFlash2Config) -> None:
         raise fields.fail("head_dim", config.head_dim, "an even number")
     if config.selector_top_k > config.vocab_size:
         raise inner.fail("selector_top_k", config.selector_top_k, f"at most vocab_size ({config.vocab_size})")
+
+
+def check_tensors(checkpoint: Checkpoint, config: DFlash2Config) -> None:
+    """Raise UserError naming the first tensor that is missing or of another shape than the configuration says."""
+    for name, shape in config.shapes().items():
+        found = checkpoint.entry(name).shape
+        if found != shape:
+            raise UserError(
+                f"--drafter: {checkpoint.entry(name).path}: {name} is {found}, its config.json says {shape}"
+            )

@@ -1,40 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoint's vision tower: found before anything is loaded, counted in the estimate, then loaded on rank 0."""
+"""The checkpoint's vision tower, once it is known to fit: counted in the estimate, then loaded on rank 0."""
 
 from __future__ import annotations
 
 import torch
 
-from sparkpair.checkpoint.rank_weights import Layout, RankWeights, is_vision, rank_bytes
+from sparkpair.checkpoint.names import is_vision
+from sparkpair.checkpoint.rank_weights import Layout, RankWeights, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint
-from sparkpair.errors import UserError
 from sparkpair.media.limits import DECODER_BYTES, DECODERS, FRAME_TOKENS, PREPARED_BYTES
-from sparkpair.media.patches import CHANNELS, FRAMES, MERGE, PATCH
+from sparkpair.media.patches import MERGE
 from sparkpair.memory import TowerNeed
 from sparkpair.model.config import TextConfig
 from sparkpair.model.media_encoder import MAX_ROWS, MediaEncoder
 from sparkpair.model.vision import VisionTower, workspace_bytes
-from sparkpair.model.vision_config import VisionConfig, load_vision_config
+from sparkpair.model.vision_config import VisionConfig
 
 
 class TowerSource:
-    """A vision tower that fits the model. Raises UserError when it does not, or reads pictures cut in another way."""
+    """A vision tower that fits the model, in a checkpoint with this text model."""
 
-    def __init__(self, checkpoint: Checkpoint, text: TextConfig) -> None:
-        self.config: VisionConfig = load_vision_config(checkpoint.directory)
+    def __init__(self, checkpoint: Checkpoint, text: TextConfig, config: VisionConfig) -> None:
+        self.config = config
         self._checkpoint = checkpoint
         self._text = text
-        config = self.config
-        where = f"{checkpoint.directory / 'config.json'}: vision_config"
-        for name, found, wanted in (
-            ("patch_size", config.patch, PATCH),
-            ("temporal_patch_size", config.temporal_patch, FRAMES),
-            ("spatial_merge_size", config.merge, MERGE),
-            ("in_channels", config.channels, CHANNELS),
-            ("out_hidden_size", config.out_hidden_size, text.hidden_size),
-        ):
-            if found != wanted:
-                raise UserError(f"{where}.{name} is {found}; this engine reads {wanted}. Serve it with --no-vision")
 
     def need(self, dtype: torch.dtype) -> TowerNeed:
         """What it takes of rank 0's memory, with everything that pictures need there."""
@@ -47,8 +36,3 @@ class TowerSource:
     def load(self, weights: RankWeights) -> MediaEncoder:
         """Load it from where the backbone's weights came from."""
         return MediaEncoder(VisionTower(self.config, weights))
-
-
-def find_tower(checkpoint: Checkpoint, text: TextConfig) -> TowerSource | None:
-    """The checkpoint's tower; None when it has none. Raises UserError when it has one that cannot be used."""
-    return TowerSource(checkpoint, text) if any(map(is_vision, checkpoint.entries)) else None

@@ -8,7 +8,8 @@ import pathlib
 from typing import Any
 
 from sparkpair.errors import UserError
-from sparkpair.model.config import Fields, load_document
+from sparkpair.media.patches import CHANNELS, FRAMES, MERGE, PATCH
+from sparkpair.model.config import Fields, TextConfig, load_document
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,3 +75,21 @@ def parse_vision_config(document: dict[str, Any], source: str) -> VisionConfig:
 def load_vision_config(directory: pathlib.Path) -> VisionConfig:
     """Read and check the vision configuration of a checkpoint directory. Raises UserError naming the path."""
     return parse_vision_config(load_document(directory), str(directory / "config.json"))
+
+
+def load_tower_config(directory: pathlib.Path, text: TextConfig) -> VisionConfig:
+    """The same for a tower that feeds this text model. Raises UserError, also where it reads pictures cut otherwise."""
+    config = load_vision_config(directory)
+    for name, found, wanted in (
+        ("patch_size", config.patch, PATCH),
+        ("temporal_patch_size", config.temporal_patch, FRAMES),
+        ("spatial_merge_size", config.merge, MERGE),
+        ("in_channels", config.channels, CHANNELS),
+        ("out_hidden_size", config.out_hidden_size, text.hidden_size),
+    ):
+        if found != wanted:
+            raise UserError(
+                f"{directory / 'config.json'}: vision_config.{name} is {found}; this engine reads {wanted}. "
+                "Serve it with --no-vision"
+            )
+    return config
