@@ -58,6 +58,7 @@ class ActionModule(ActionBase):
                 "retry": {"type": "dict"},
                 "ready_url": {"type": "str"},
                 "api_key_file": {"type": "str", "default": ""},
+                "updates": {"type": "dict", "default": {}},
                 "timeout": {"type": "float", "default": 600},
                 "progress_interval": {"type": "float", "default": 5},
                 "tail_lines": {"type": "int", "default": 25},
@@ -134,7 +135,7 @@ class ActionModule(ActionBase):
     ) -> dict[str, Any]:
         """Return the task's result for a verdict."""
         options = self._options
-        world = options["world_size"]
+        world, updates = options["world_size"], options["updates"]
         told: dict[str, Any] = {
             "verdict": verdict,
             "elapsed_s": round(elapsed, 1),
@@ -163,8 +164,8 @@ class ActionModule(ActionBase):
             return {**told, "msg": decision["words"]}
         if verdict == _live.LOST:
             why = f"\nNo further try: {decision['words']}." if decision else ""
-            return {**told, "failed": True, "msg": _live.failure(seen, world) + why}
-        return {**told, "failed": True, "msg": _live.timeout(elapsed, seen, world)}
+            return {**told, "failed": True, "msg": _live.failure(seen, world, updates) + why}
+        return {**told, "failed": True, "msg": _live.timeout(elapsed, seen, world, updates)}
 
     def _ready_question(self) -> dict[str, Any]:
         """Return how the host of rank 0 asks whether it is ready; the other hosts have nobody to ask."""

@@ -72,15 +72,18 @@ class Containers:
                 arguments = _start_document.with_gid_index(arguments, index)
         self._remove_locks(start["kernels"], record["kept"])
         words, passed = _start_document.run_words(arguments, record["kept"])
-        done = subprocess.run(
-            self._docker.command(*words),
-            env={**os.environ, **passed},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_RUN_LIMIT_S,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                self._docker.command(*words),
+                env={**os.environ, **passed},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_RUN_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DockerError(f"Docker did not start {arguments['name']} within {_RUN_LIMIT_S} s") from error
         if done.returncode != 0:
             raise DockerError(f"Docker did not start {arguments['name']}: {done.stderr.strip()}")
 

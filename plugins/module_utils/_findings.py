@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ansible_collections.sparkpair.serving.plugins.module_utils import _plan
+from ansible_collections.sparkpair.serving.plugins.module_utils import _plan, _updates
 from ansible_collections.sparkpair.serving.plugins.module_utils._sockets import in_the_way
 
 ERROR = "error"
 WARNING = "warning"
+
+# The kind of finding that a failed start tells first.
+UPDATED = "updated"
 
 # The modules' own floor, which ansible-core's may exceed.
 OLDEST_PYTHON = (3, 9)
@@ -257,21 +260,17 @@ def _memory(host: str, entry: Mapping[str, Any], options: Mapping[str, Any], pro
 
 def _since_last_start(host: str, probe: Mapping[str, Any]) -> list[Finding]:
     """Return what an update has changed since the last start that ended well, where a start lies ahead."""
-    last = probe.get("last_start")
-    if not last or any(rank["state"] == "running" for rank in probe["ranks"]):
-        return []
-    before, now = last["versions"] or {}, probe["versions"]
-    changed = [f"{name} {before[name]} is {now[name]} now" for name in now if before.get(name, now[name]) != now[name]]
-    if not changed:
+    updates = probe["updates"]
+    if not updates or any(rank["state"] == "running" for rank in probe["ranks"]):
         return []
     return [
         Finding(
-            id="updated",
+            id=UPDATED,
             severity=WARNING,
             host=host,
-            found=f"since the last good start ({last['at']} UTC) the system has changed: {', '.join(changed)}",
+            found=_updates.told(probe["last_start"]["at"], updates),
             wanted="nothing; look here first if this start fails",
-            remedy="boot the earlier kernel or go back to the earlier driver if it does",
+            remedy=f"if it does, {_updates.remedy(updates)}",
         )
     ]
 

@@ -163,14 +163,21 @@ def _download(
     }
     total = _manifest.total({one["blob"]: one for one in expected}.values())
     environment = {name: value for name, value in os.environ.items() if name != "HF_TOKEN"}
-    with subprocess.Popen(
-        [*command, "-c", inspect.getsource(_hub_fetch)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as helper:
+    try:
+        started = subprocess.Popen(
+            [*command, "-c", inspect.getsource(_hub_fetch)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    except OSError as error:
+        raise JobError(
+            f"{command[0]}, which is to download from the Hub, cannot be run ({error.strerror}): name a Python that "
+            "has the Hub's library in sparkpair_hub_command"
+        ) from error
+    with started as helper:
         question: str | None = json.dumps(request)
         while True:
             try:

@@ -148,9 +148,16 @@ def fetch(repository: str, ref: str, target: str) -> None:
         ["-C", target, "-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"],
     )
     for step in steps:
-        done = subprocess.run(
-            ["git", *step], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_GIT_LIMIT_S, check=False
-        )
+        command = ["git", *step]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_GIT_LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(
+                f"{ref} of {repository} was not fetched within {_GIT_LIMIT_S} s: see this host's way there, and run "
+                "again"
+            ) from error
         if done.returncode != 0:
             said = (done.stderr.strip().splitlines() or ["git said nothing"])[-1]
             raise BuildError(f"{ref} of {repository} cannot be fetched: {said}")

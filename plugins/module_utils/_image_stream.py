@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -46,6 +47,10 @@ class Remote:
 
     def ask(self, *arguments: str, forgiven: str = "") -> str:
         """Return what the client said, nothing if it failed with the words `forgiven`. Raises DockerError."""
+        if shutil.which(self.command[0]) is None:
+            raise DockerError(
+                f"there is no program {self.command[0]} on this host, with which the image is sent: install it"
+            )
         done = subprocess.run(
             [*self.command, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )

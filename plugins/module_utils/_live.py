@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_state import signal_name
@@ -144,14 +144,19 @@ def first_to_end(seen: Sequence[Sighting]) -> Sighting | None:
     return min(ended, key=order, default=None)
 
 
-def failure(seen: Sequence[Sighting], world_size: int) -> str:
-    """Return the message for a world that has lost a rank: the cause first, every rank's last lines, the remedies."""
+def failure(seen: Sequence[Sighting], world_size: int, updates: Mapping[str, str]) -> str:
+    """Return the message for a world that has lost a rank: the cause first, every rank's last lines, the remedies.
+
+    `updates` says by host what an update has changed there since the last good start, a sentence's rest each; it is
+    told before everything else.
+    """
     first = first_to_end(seen)
     what = f"{first.label} {_ending(first)}" if first else "a rank was lost"
     others = [f"{one.label} {_ending(one)}" for one in seen if one is not first]
     others += [f"rank {rank} was not looked at yet" for rank in unseen(seen, world_size)]
     return "\n".join(
         [
+            *_updated(updates),
             f"The ranks are not live: {'; '.join([what, *others])}.",
             *_evidence(seen),
             *(f"What to do: {remedy}" for remedy in remedies(seen)),
@@ -159,12 +164,13 @@ def failure(seen: Sequence[Sighting], world_size: int) -> str:
     )
 
 
-def timeout(elapsed_s: float, seen: Sequence[Sighting], world_size: int) -> str:
-    """Return the message for a world that is not live in time: what each rank does, its last lines."""
+def timeout(elapsed_s: float, seen: Sequence[Sighting], world_size: int, updates: Mapping[str, str]) -> str:
+    """Return the message for a world that is not live in time: updates, what each rank does, its last lines."""
     doings = [f"{one.label}: {doing(one)}" for one in seen]
     doings += [f"rank {rank}: not looked at yet" for rank in unseen(seen, world_size)]
     return "\n".join(
         [
+            *_updated(updates),
             f"The ranks are not live after {elapsed_s:.0f} s and were left running. {'; '.join(doings)}.",
             *_evidence(seen),
             "What to do: wait with a longer timeout (sparkpair_wait_timeout) if they still load; look at "
@@ -172,6 +178,12 @@ def timeout(elapsed_s: float, seen: Sequence[Sighting], world_size: int) -> str:
             "if nothing moves.",
         ]
     )
+
+
+def _updated(updates: Mapping[str, str]) -> list[str]:
+    """Return the heading of a failure after an update, which is the first thing to suspect; empty without one."""
+    words = "; ".join(f"on {host} {found}" for host, found in updates.items())
+    return [f"The start failed, and {words}."] if updates else []
 
 
 def _ending(one: Sighting) -> str:
@@ -208,7 +220,19 @@ class _Remedy:
     advice: str
 
 
+# A line is explained by the first that matches: memory that RDMA cannot register is not memory that has run out.
 _BY_LINE = (
+    _Remedy(
+        r"ibv_reg_mr",
+        "RDMA could not register memory on {host}, and not for want of it. preflight.yml says whether the kernel "
+        "there has the known fault (CmaFree above CmaTotal) and what helps; else boot the kernel that worked before, "
+        "or update the board's firmware.",
+    ),
+    _Remedy(
+        r"(?i)transport retry|vendor[ _]err\w* (?:0x)?81\b",
+        "what {host} sent over RDMA never arrived. See that both ends of every rail have the same MTU and a cable "
+        "(preflight.yml tries them); sparkpair_rails: 1 leaves every rail but the first out.",
+    ),
     _Remedy(
         r"largest fitting prompt-plus-reply window: (?P<window>\d+) tokens",
         "the window does not fit on {host}. Set sparkpair_context to {window} or less, or free memory there.",
@@ -269,10 +293,17 @@ def remedies(seen: Sequence[Sighting]) -> list[str]:
     """Return what can be done about a loss, for every cause that is known, each once."""
     found = []
     for one in seen:
-        for remedy in _BY_LINE:
-            matches = [match for line in one.lines if (match := re.search(remedy.pattern, line))]
-            if matches:
-                found.append(remedy.advice.format(host=one.host, **matches[-1].groupdict()))
+        matched: dict[_Remedy, re.Match[str]] = {}
+        for line in one.lines:
+            for remedy in _BY_LINE:
+                if match := re.search(remedy.pattern, line):
+                    matched[remedy] = match
+                    break
+        found += [
+            remedy.advice.format(host=one.host, **matched[remedy].groupdict())
+            for remedy in _BY_LINE
+            if remedy in matched
+        ]
         found += [advice for by_state in _BY_STATE if (advice := by_state(one))]
     return list(dict.fromkeys(found))
 

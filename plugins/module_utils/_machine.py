@@ -40,6 +40,7 @@ def look(docker_host: str, cache: str, ssh_to: Iterable[str], root: str = "/") -
         "oom_killers": _machine_text.oom_killers(_programs(root)),
         "rdma": _rdma(root),
         "gpu": _gpu(),
+        "container_toolkit": _container_toolkit(),
         "docker": docker(docker_host),
         "cache": _cache(cache) if cache else None,
         "ssh": [_ssh(target) for target in ssh_to],
@@ -48,18 +49,23 @@ def look(docker_host: str, cache: str, ssh_to: Iterable[str], root: str = "/") -
     }
 
 
-def versions(machine: dict[str, Any] | None) -> dict[str, str]:
-    """Return what an update of the system changes, as far as the machine was looked at; of any other the kernel."""
-    if machine is None:
-        return {"kernel": os.uname().release}
-    gpus = machine["gpu"]["gpus"]
-    found = {
-        "kernel": machine["kernel"],
-        "driver": gpus[0]["driver"] if gpus else "",
-        "board firmware": machine["board_firmware"],
-        "network firmware": ", ".join(sorted(set(machine["rdma"]["firmware"].values()))),
-        "Docker": machine["docker"]["version"],
-    }
+def versions(machine: dict[str, Any] | None, root: str = "/") -> dict[str, str]:
+    """Return what an update changes, as far as the machine was looked at; of any other the system and its kernel."""
+    system = _machine_text.os_release(_read(root, "etc/os-release"))
+    found = {"operating system": system, "kernel": os.uname().release}
+    if machine is not None:
+        gpus = machine["gpu"]["gpus"]
+        found.update(
+            {
+                "kernel": machine["kernel"],
+                "driver": gpus[0]["driver"] if gpus else "",
+                "board firmware": machine["board_firmware"],
+                "network firmware": ", ".join(sorted(set(machine["rdma"]["firmware"].values()))),
+                "Docker": machine["docker"]["version"],
+                "runc": machine["docker"]["runc"],
+                "NVIDIA container toolkit": machine["container_toolkit"],
+            }
+        )
     return {name: value for name, value in found.items() if value}
 
 
@@ -100,6 +106,11 @@ def _gpu() -> dict[str, Any]:
     apps = _run(["nvidia-smi", f"--query-compute-apps={fields}", "--format=csv,noheader,nounits"])
     processes = [] if isinstance(apps, str) else _machine_text.gpu_processes(apps.stdout)
     return {"gpus": _machine_text.gpus(done.stdout), "processes": processes, "error": ""}
+
+
+def _container_toolkit() -> str:
+    done = _run(["nvidia-ctk", "--version"])
+    return "" if isinstance(done, str) or done.returncode != 0 else _machine_text.toolkit_version(done.stdout)
 
 
 def _rdma(root: str) -> dict[str, Any]:

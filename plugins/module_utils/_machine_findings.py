@@ -23,6 +23,8 @@ BUSY_PER_CENT = 50
 # Drivers of this branch were reported to block for ever while CUDA graphs are captured.
 DOUBTFUL_DRIVERS = ("590.",)
 USUAL_PAGE = 4096
+# How a look says that what it looks with is not installed.
+MISSING = "there is no program"
 
 Machine = Mapping[str, Any]
 
@@ -114,7 +116,7 @@ def _docker(host: str, machine: Machine, needs: Needs) -> list[Finding]:
 def _docker_remedy(error: str) -> str:
     if "permission denied" in error.lower():
         return "add the account to the group docker (`sudo usermod -aG docker USER`) and log in anew"
-    if "there is no program" in error:
+    if MISSING in error:
         return "install Docker"
     return "start it (`sudo systemctl start docker`) and see what its log says"
 
@@ -177,7 +179,9 @@ def _gpu(host: str, machine: Machine, needs: Needs) -> list[Finding]:
                 host=host,
                 found=f"no GPU can be used: {seen['error'] or 'nvidia-smi lists none'}",
                 wanted="a GPU with NVIDIA's driver",
-                remedy="see `nvidia-smi` and `dmesg | grep -i nvrm` there; a reboot helps after a driver update",
+                remedy="install NVIDIA's driver with its programs"
+                if MISSING in seen["error"]
+                else "see `nvidia-smi` and `dmesg | grep -i nvrm` there; a reboot helps after a driver update",
             )
         ]
     findings = []
@@ -335,7 +339,9 @@ def _ssh(host: str, machine: Machine, needs: Needs) -> list[Finding]:
             host=host,
             found=f"ssh to {each['target']} without a password does not work: {each['error']}",
             wanted="a way to send image and weights straight to the other host",
-            remedy=f"put this account's key there (`ssh-copy-id {each['target']}`) and accept the host's key once",
+            remedy="install openssh-client"
+            if MISSING in each["error"]
+            else f"put this account's key there (`ssh-copy-id {each['target']}`) and accept the host's key once",
         )
         for each in machine["ssh"]
         if each["error"]

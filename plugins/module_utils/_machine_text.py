@@ -40,6 +40,18 @@ def meminfo(text: str) -> dict[str, int]:
     return result
 
 
+def os_release(text: str) -> str:
+    """Return the name and version of the system from its os-release file, empty without one."""
+    found = dict(line.partition("=")[::2] for line in text.splitlines())
+    return found.get("PRETTY_NAME", "").strip("\"'")
+
+
+def toolkit_version(text: str) -> str:
+    """Return the version that `nvidia-ctk --version` prints in its first line, empty where it prints none."""
+    first = text.partition("\n")[0]
+    return first.rpartition("version ")[2].strip() if "version " in first else ""
+
+
 def gpus(text: str) -> list[dict[str, Any]]:
     """Return what `nvidia-smi --query-gpu` prints for GPU_FIELDS, one dict a GPU; what it has no number for is None.
 
@@ -75,8 +87,8 @@ def gpu_processes(text: str) -> list[dict[str, Any]]:
 def docker_info(text: str) -> dict[str, Any]:
     """Return what of `docker info --format '{{json .}}'` counts.
 
-    `version`, `root` (its directory), `storage` (driver), `image_store` (`containerd` or `classic`), `runtimes`, and
-    `error`, the daemon's own complaint.
+    `version`, `runc` (the version of the program that starts containers), `root` (its directory), `storage` (driver),
+    `image_store` (`containerd` or `classic`), `runtimes`, and `error`, the daemon's own complaint.
     """
     try:
         found = dict(json.loads(text))
@@ -86,6 +98,7 @@ def docker_info(text: str) -> dict[str, Any]:
     status = {str(entry[0]): str(entry[1]) for entry in found.get("DriverStatus") or [] if len(entry) == 2}
     return {
         "version": found.get("ServerVersion", ""),
+        "runc": str((found.get("RuncCommit") or {}).get("ID", "")),
         "root": found.get("DockerRootDir", ""),
         "storage": found.get("Driver", ""),
         # The containerd store names its snapshotter's plugin type; a classic driver has nothing of the kind.

@@ -23,6 +23,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
     _machine,
     _records,
     _sockets,
+    _updates,
     _weights_look,
 )
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS, PROCESSES
@@ -93,6 +94,8 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
     cache = _hub_cache.root(options["hf_cache"])
     weights = cache if options["snapshots"] else ""
     machine = _machine.look(**{**options["machine"], "cache": weights}) if options["machine"] else None
+    versions = _machine.versions(machine)
+    last_start = next(({n: one.get(n) for n in ("at", "versions")} for one in _records.starts(state_dir)), None)
     return {
         "hostname": name,
         "own_addresses": _host.hosts_file_addresses(name),
@@ -116,8 +119,9 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
         "remembered_ports": remembered,
         "api_key_file": {"path": key_file, "problem": _key_file.problem_of(key_file)},
         "machine": machine,
-        "versions": _machine.versions(machine),
-        "last_start": next(({n: one.get(n) for n in ("at", "versions")} for one in _records.starts(state_dir)), None),
+        "versions": versions,
+        "last_start": last_start,
+        "updates": _updates.since(last_start, versions),
         "autostart": {
             "systemd": os.path.isdir("/run/systemd/system"),
             "supervisor": _autostart_files.told(state_dir),

@@ -62,6 +62,12 @@ options:
       - File of keys on rank 0's host, whose first key is sent to O(ready_url). Empty sends none.
     type: str
     default: ""
+  updates:
+    description:
+      - By host, what an update has changed there since the last good start, as found by
+        M(sparkpair.serving.report_findings). A start that fails tells it first.
+    type: dict
+    default: {}
   timeout:
     description:
       - Seconds until the task gives up.

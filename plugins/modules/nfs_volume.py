@@ -107,10 +107,12 @@ class VolumeError(Exception):
 
 
 def run(docker: Docker, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Docker's client. Raises VolumeError when a server that does not answer keeps it."""
+    """Run Docker's client. Raises DockerError, and VolumeError when a server that does not answer keeps it."""
     try:
         return docker.attempt(*arguments, limit_s=_MOUNT_LIMIT_S)
     except DockerError as error:
+        if not isinstance(error.__cause__, subprocess.TimeoutExpired):
+            raise
         raise VolumeError(
             f"the NFS server did not answer within {_MOUNT_LIMIT_S} s: see that it runs on the head and that port "
             "2049 is open to this host on the link"

@@ -236,6 +236,10 @@ probe:
     last_start:
       description: C(at) and C(versions) of the last start that ended well, null when none was kept.
       type: dict
+    updates:
+      description: What of C(versions) has changed since the last start, each C(name), C(before) and C(now).
+      type: list
+      elements: dict
     autostart:
       description:
         - C(systemd), whether systemd runs here, and C(supervisor), null where none is installed, else its C(unit),

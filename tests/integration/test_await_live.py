@@ -209,6 +209,27 @@ def test_a_rank_that_was_never_started_is_told_at_once(world: World):
     assert "What to do: start rank 0 on head first" in told["msg"]
 
 
+def test_o14_the_role_begins_its_report_of_a_failed_start_with_what_an_update_has_changed(world: World):
+    updated = "there was an OS update since the last good start (20261101-101010 UTC): kernel 6.17.0 is 7.0.0 now"
+    findings = [
+        {"id": "updated", "host": "worker", "found": updated},
+        {"id": "open_api", "host": "head", "found": "the API listens on 0.0.0.0 and needs no key"},
+    ]
+    settings = {"wait_timeout": 20, "engine": "sparkpair", "api_key_file": ""}
+    spec = {"world_size": 2, "ready_url": f"http://127.0.0.1:{world.port}/v1/models"}
+    known = {
+        "__preflight_report": {"findings": findings},
+        "__preflight_probe": {"probe": {"autostart": {"supervisor": None}}},
+        "__settings_resolved": {"settings": settings},
+        "__rank_specs": {"rank": "{{ rank }}", "directory": world.directory, "spec": spec, "container": None},
+        "__roce_link_addresses": {"link": {"rdma": False}},
+    }
+    live = {"import_role": {"name": "sparkpair.serving.rank", "tasks_from": "live.yml"}, "vars": known}
+    told = world.play(live).results[-1]["head"]["msg"].splitlines()
+    assert told[0] == f"The start failed, and on worker {updated}."
+    assert told[1].startswith("The ranks are not live: rank 0 on head was never started")
+
+
 def test_check_mode_waits_for_nothing_and_says_so(world: World):
     told = world.play(world.wait(), arguments=("--check",)).one(0)
     assert told["skipped"]

@@ -34,6 +34,8 @@ SOUND: dict[str, Any] = {
     "listening": [],
     "api_key_file": {"path": "/k", "problem": ""},
     "autostart": {"systemd": True, "supervisor": None},
+    "last_start": None,
+    "updates": [],
 }
 
 
@@ -175,3 +177,16 @@ def test_units_are_refused_on_a_host_without_systemd_before_anything_is_done() -
     (finding,) = judged(lambda probes: probes["b"]["autostart"].update(systemd=False), autostart=True)
     assert (finding.id, finding.severity, finding.host) == ("systemd", _findings.ERROR, "b")
     assert judged(lambda probes: probes["b"]["autostart"].update(systemd=False)) == []
+
+
+def test_o14_an_update_since_the_last_good_start_is_warned_of_where_a_start_lies_ahead() -> None:
+    def change(probes: dict[str, dict[str, Any]]) -> None:
+        update = {"name": "kernel", "before": "6.17.0-1029-nvidia", "now": "7.0.0-1019-nvidia"}
+        probes["b"].update(last_start={"at": "20261101-101010"}, updates=[update])
+
+    (finding,) = judged(change)
+    assert (finding.id, finding.severity, finding.host) == ("updated", _findings.WARNING, "b")
+    assert "an OS update since the last good start (20261101-101010 UTC): kernel 6.17.0-1029-nvidia is" in finding.found
+    assert finding.remedy == "if it does, boot the earlier kernel"
+    running = {"rank": 1, "state": "running", "words": "running"}
+    assert judged(lambda probes: (change(probes), probes["b"]["ranks"].append(running))) == []

@@ -36,6 +36,7 @@ PROCESSES = "4711, /usr/bin/python3, 91234\n4712, /usr/lib/xorg/Xorg, [N/A]\n"
 DOCKER = json.dumps(
     {
         "ServerVersion": "28.2.2",
+        "RuncCommit": {"ID": "v1.2.5-0-g59923ef"},
         "DockerRootDir": "/var/lib/docker",
         "Driver": "overlay2",
         "DriverStatus": [["Backing Filesystem", "extfs"]],
@@ -74,6 +75,7 @@ SOUND: dict[str, Any] = {
     },
     "ssh": [{"target": "spark@192.0.2.2", "error": ""}],
     "requests": True,
+    "container_toolkit": "1.17.8",
 }
 Change = Callable[[dict[str, Any]], Any]
 
