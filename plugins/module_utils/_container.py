@@ -103,7 +103,7 @@ def state(inspected: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `docker inspect` says of a rank's container.
 
     `running`, `words` (the state for people), `exit_code`, `exit_signal`, `out_of_memory`, `started_at` and `ended_at`
-    (UTC), `pid`, `spec_hash` and `rank` (None without a label).
+    (UTC), `pid`, `spec_hash`, `rank` (None without a label) and `rails`, the RDMA devices that NCCL was given.
     """
     seen = inspected["State"]
     labels = inspected["Config"].get("Labels") or {}
@@ -129,7 +129,14 @@ def state(inspected: Mapping[str, Any]) -> dict[str, Any]:
         "pid": int(seen["Pid"]) or None,
         "spec_hash": labels.get(SPEC_HASH, ""),
         "rank": int(labels[RANK]) if labels.get(RANK, "").isdigit() else None,
+        "rails": _variable(inspected, "NCCL_IB_HCA").replace(",", " ").split(),
     }
+
+
+def _variable(inspected: Mapping[str, Any], name: str) -> str:
+    """Return a variable of a container's environment, empty without it."""
+    found = dict(each.partition("=")[::2] for each in inspected["Config"].get("Env") or [])
+    return str(found.get(name, ""))
 
 
 def uptime_s(started_at: str | None, now: datetime.datetime) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _image, _nfs
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
-from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import tree_rss_bytes
+from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import tree
 from ansible_collections.sparkpair.serving.plugins.module_utils._rank_log import last_words
 
 
@@ -39,8 +39,8 @@ def ranks_of(docker: Docker, owner: str) -> list[dict[str, Any]]:
     """Return the containers that are ranks of the pair, in order of their number.
 
     Each has `rank`, `container` (its name), `state` (running or ended), `words`, `spec_hash`, `pid`, `started_at`,
-    `uptime_s`, `rss_bytes`, `exit_code`, `log`, the command that shows it, and `last_words`, the line that says why
-    it ended. Raises DockerError.
+    `uptime_s`, `pids` (of all its processes), `rss_bytes`, `rails` (its RDMA devices), `exit_code`, `log`, the command
+    that shows it, and `last_words`, the line that says why it ended. Raises DockerError.
     """
     now = datetime.datetime.now(datetime.timezone.utc)
     result = []
@@ -50,6 +50,7 @@ def ranks_of(docker: Docker, owner: str) -> list[dict[str, Any]]:
         if seen is None or seen["rank"] is None:
             continue
         running = seen["running"]
+        processes = tree(seen["pid"]) if running else {}
         result.append(
             {
                 "rank": seen["rank"],
@@ -60,7 +61,9 @@ def ranks_of(docker: Docker, owner: str) -> list[dict[str, Any]]:
                 "pid": seen["pid"] if running else None,
                 "started_at": seen["started_at"],
                 "uptime_s": round(_container.uptime_s(seen["started_at"], now) or 0) if running else None,
-                "rss_bytes": tree_rss_bytes(seen["pid"]) if running else None,
+                "pids": sorted(processes),
+                "rss_bytes": sum(processes.values()) if running else None,
+                "rails": seen["rails"],
                 "exit_code": seen["exit_code"],
                 "log": f"docker -H {docker.host} logs {name}",
                 "last_words": "" if running else last_words(docker.log_lines(name)),

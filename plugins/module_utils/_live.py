@@ -94,7 +94,10 @@ def progress(elapsed_s: float, seen: Sequence[Sighting], world_size: int) -> str
     for one in seen:
         part = f"{one.label}: {doing(one)}"
         if one.info.get("running"):
-            part += f", {one.info.get('rss_bytes', 0) / GIB:.2f} GiB"
+            on_gpu = one.info.get("gpu_bytes")
+            # What an engine on a GPU estimates is what it takes there, which no process has among its own pages.
+            held = one.info.get("rss_bytes", 0) if on_gpu is None else on_gpu
+            part += f", {held / GIB:.2f} GiB" + ("" if on_gpu is None else " on the GPU")
             if (estimate := one.anchor("estimate_gib")) is not None:
                 part += f" of {estimate:.2f} estimated"
         parts.append(part)

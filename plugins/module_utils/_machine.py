@@ -25,11 +25,14 @@ _SSH_CONNECT_S = 10
 _MOST_ENTRIES = 200_000
 
 
-def look(docker_host: str, cache: str, ssh_to: Iterable[str], root: str = "/") -> dict[str, Any]:
+def look(
+    docker_host: str, cache: str, ssh_to: Iterable[str], kernel_log: bool = False, root: str = "/"
+) -> dict[str, Any]:
     """Return everything about the machine.
 
     `docker_host` is the daemon's address, `cache` the directory of the weights (empty: none), `ssh_to` the targets that
-    must be reachable by key. `root` is the directory that stands for / where /proc, /sys and /dev are read.
+    must be reachable by key; `kernel_log` has the kernel's log counted through. `root` is the directory that stands for
+    / where /proc, /sys and /dev are read.
     """
     return {
         "kernel": os.uname().release,
@@ -40,6 +43,7 @@ def look(docker_host: str, cache: str, ssh_to: Iterable[str], root: str = "/") -
         "oom_killers": _machine_text.oom_killers(_programs(root)),
         "rdma": _rdma(root),
         "gpu": _gpu(),
+        "refused_memory": _refused_memory() if kernel_log else None,
         "container_toolkit": _container_toolkit(),
         "docker": docker(docker_host),
         "cache": _cache(cache) if cache else None,
@@ -102,10 +106,23 @@ def _gpu() -> dict[str, Any]:
         return {"gpus": [], "processes": [], "error": done}
     if done.returncode != 0:
         return {"gpus": [], "processes": [], "error": _last_line(done)}
+    return {"gpus": _machine_text.gpus(done.stdout), "processes": gpu_processes(), "error": ""}
+
+
+def gpu_processes() -> list[dict[str, Any]]:
+    """Return the processes that the driver knows on the GPU: see `_machine_text.gpu_processes`; none without it."""
     fields = ",".join(_machine_text.PROCESS_FIELDS)
     apps = _run(["nvidia-smi", f"--query-compute-apps={fields}", "--format=csv,noheader,nounits"])
-    processes = [] if isinstance(apps, str) else _machine_text.gpu_processes(apps.stdout)
-    return {"gpus": _machine_text.gpus(done.stdout), "processes": processes, "error": ""}
+    return [] if isinstance(apps, str) else _machine_text.gpu_processes(apps.stdout)
+
+
+def _refused_memory() -> int | None:
+    """Return how often the driver had no memory to give since the boot, None where this account may not know."""
+    done = _run(["journalctl", "--dmesg", "--boot", "--no-pager", "--output", "cat"])
+    # Who may not read the kernel's messages is shown an empty log and a hint.
+    if isinstance(done, str) or done.returncode != 0 or not done.stdout.strip():
+        return None
+    return _machine_text.refused_memory(done.stdout)
 
 
 def _container_toolkit() -> str:

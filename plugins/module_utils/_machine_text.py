@@ -26,6 +26,7 @@ PROCESS_FIELDS = ("pid", "process_name", "used_memory")
 # GB10 shares its memory with the host, so the driver has no number of its own for it.
 _NOT_AVAILABLE = ("[N/A]", "N/A", "[Not Supported]", "")
 
+_NO_MEMORY = "NV_ERR_NO_MEMORY"
 _OOM_KILLERS = ("earlyoom", "systemd-oomd", "nohang", "oomd")
 
 
@@ -82,6 +83,18 @@ def gpu_processes(text: str) -> list[dict[str, Any]]:
         for row in _rows(text, PROCESS_FIELDS)
         if row["pid"].isdigit()
     ]
+
+
+def gpu_bytes(processes: Iterable[Mapping[str, Any]], pids: Iterable[int]) -> int | None:
+    """Return what processes hold of the GPU's memory, None where the driver tells it of none of them."""
+    wanted = set(pids)
+    known = [one["memory_bytes"] for one in processes if one["pid"] in wanted and one["memory_bytes"] is not None]
+    return sum(known) if known else None
+
+
+def refused_memory(text: str) -> int:
+    """Return how often the kernel's log says that the driver had no memory to give."""
+    return sum(_NO_MEMORY in line for line in text.splitlines())
 
 
 def docker_info(text: str) -> dict[str, Any]:

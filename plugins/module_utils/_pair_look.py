@@ -21,6 +21,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import (
     _hub_cache,
     _key_file,
     _machine,
+    _machine_text,
     _records,
     _sockets,
     _updates,
@@ -94,6 +95,8 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
     cache = _hub_cache.root(options["hf_cache"])
     weights = cache if options["snapshots"] else ""
     machine = _machine.look(**{**options["machine"], "cache": weights}) if options["machine"] else None
+    for rank in ranks if machine else []:
+        rank["gpu_bytes"] = _machine_text.gpu_bytes(machine["gpu"]["processes"], rank.get("pids", ()))
     versions = _machine.versions(machine)
     last_start = next(({n: one.get(n) for n in ("at", "versions")} for one in _records.starts(state_dir)), None)
     return {

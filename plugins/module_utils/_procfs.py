@@ -124,8 +124,10 @@ def group_rss_bytes(leader: int) -> int:
     return total
 
 
-def tree_rss_bytes(root: int) -> int:
-    """Return the resident memory of a process and its descendants in bytes; pages that they share count for each."""
+def tree(root: int) -> dict[int, int]:
+    """Return the resident memory in bytes of a process and its descendants, each by its id; shared pages count for
+    each.
+    """
     page = os.sysconf("SC_PAGE_SIZE")
     children: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
@@ -134,12 +136,12 @@ def tree_rss_bytes(root: int) -> int:
             fields = stat_fields(int(entry))
             children.setdefault(int(fields[1]), []).append(int(entry))
             sizes[int(entry)] = int(fields[21]) * page
-    total, waiting = 0, [root]
+    found, waiting = {}, [root]
     while waiting:
         one = waiting.pop()
-        total += sizes.get(one, 0)
+        found[one] = sizes.get(one, 0)
         waiting += children.get(one, [])
-    return total
+    return found
 
 
 def mem_available_bytes() -> int:

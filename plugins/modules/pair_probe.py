@@ -118,6 +118,10 @@ options:
         type: list
         elements: str
         default: []
+      kernel_log:
+        description: Count in the kernel's log how often the driver had no memory to give, which takes a moment.
+        type: bool
+        default: false
 requirements:
   - Linux
 author:
@@ -228,7 +232,8 @@ probe:
     machine:
       description:
         - C(kernel), C(page_size), C(memory), C(crash_kernel_bytes), C(board_firmware), C(oom_killers), C(rdma), C(gpu),
-          C(docker), C(cache), C(ssh) and C(requests), or null without O(machine).
+          C(docker), C(container_toolkit), C(cache), C(ssh), C(requests) and C(refused_memory), which is null where it
+          was not or could not be counted; or null without O(machine).
       type: dict
     versions:
       description: What an update of the system changes, such as C(kernel) and C(driver), as far as it is looked at.
@@ -291,6 +296,7 @@ ARGUMENTS = {
         "options": {
             "docker_host": {"type": "str", "default": "unix:///var/run/docker.sock"},
             "ssh_to": {"type": "list", "elements": "str", "default": []},
+            "kernel_log": {"type": "bool", "default": False},
         },
     },
 }

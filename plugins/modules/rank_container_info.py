@@ -132,6 +132,11 @@ rss_bytes:
   type: int
   returned: success
   sample: 734003200
+gpu_bytes:
+  description: What these processes hold of the GPU's memory, null where the driver does not tell.
+  type: int
+  returned: success
+  sample: 86000000000
 mem_available_bytes:
   description: Memory of the machine that could still be given out without swapping.
   type: int
@@ -197,11 +202,16 @@ import datetime
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.sparkpair.serving.plugins.module_utils import _container, _container_host
+from ansible_collections.sparkpair.serving.plugins.module_utils import (
+    _container,
+    _container_host,
+    _machine,
+    _machine_text,
+)
 from ansible_collections.sparkpair.serving.plugins.module_utils._docker_cli import Docker, DockerError
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._key_file import KeyFileError, first_key
-from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import mem_available_bytes, tree_rss_bytes
+from ansible_collections.sparkpair.serving.plugins.module_utils._procfs import mem_available_bytes, tree
 from ansible_collections.sparkpair.serving.plugins.module_utils._ready import is_http_url, is_ready
 
 
@@ -224,6 +234,7 @@ def look(docker: Docker, params: dict[str, Any], key: str | None) -> dict[str, A
     seen = _container.state(found) if found else None
     running = bool(seen and seen["running"])
     lines = docker.log_lines(name) if found else []
+    processes = tree(seen["pid"]) if seen and running else {}
     return {
         "exists": seen is not None,
         "pair": _container_host.ranks_of(docker, params["owner"]),
@@ -240,7 +251,8 @@ def look(docker: Docker, params: dict[str, Any], key: str | None) -> dict[str, A
         "uptime_s": _container.uptime_s(seen["started_at"], datetime.datetime.now(datetime.timezone.utc))
         if seen and running
         else None,
-        "rss_bytes": tree_rss_bytes(seen["pid"]) if seen and running else 0,
+        "rss_bytes": sum(processes.values()),
+        "gpu_bytes": _machine_text.gpu_bytes(_machine.gpu_processes(), processes) if running else None,
         "mem_available_bytes": mem_available_bytes(),
         "log": f"docker -H {docker.host} logs {name}",
         "last_lines": lines[-params["tail_lines"] :] if params["tail_lines"] > 0 else [],

@@ -195,6 +195,14 @@ def test_progress_shows_each_rank_and_its_memory_against_the_estimate():
     )
 
 
+def test_o16_progress_compares_the_estimate_with_what_the_gpu_holds_where_the_driver_tells_it():
+    one = running(0, "startup estimate 88.09 GiB within 103.20 GiB")
+    one.info.update(gpu_bytes=80 << 30)
+    assert progress(12.3, [one], 1).endswith("starting, 80.00 GiB on the GPU of 88.09 estimated")
+    one.info.update(gpu_bytes=None)
+    assert progress(12.3, [one], 1).endswith("starting, 0.50 GiB of 88.09 estimated")
+
+
 def test_a_timeout_tells_what_each_rank_is_doing_and_that_it_was_left_alone():
     told = timeout(600.4, [running(0, "loading weights: 1 of 2"), running(1)], 2, {})
     assert "not live after 600 s and were left running" in told

@@ -51,6 +51,36 @@ def test_n12_a_kernel_without_crash_memory_or_cma_is_no_fault(tmp_path: Path) ->
     assert _machine_findings._kernel("b", seen, _machine_findings.Needs()) == []
 
 
+def program(place: Path, text: str) -> None:
+    """Install a program that prints a text and says nothing else."""
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{text}END\n")
+    place.chmod(0o755)
+
+
+def test_o16_refusals_of_memory_are_counted_and_what_may_not_be_read_is_not_none_at_all(tmp_path: Path) -> None:
+    def counted() -> Any:
+        return _machine.look("unix:///nowhere.sock", "", [], kernel_log=True, root=str(tmp_path))["refused_memory"]
+
+    assert tree(tmp_path)["refused_memory"] is None
+    assert counted() is None
+    journal = tmp_path / "empty" / "journalctl"
+    program(journal, "NVRM: Out of memory [NV_ERR_NO_MEMORY] (0x51)\nusb: new\nNVRM: [NV_ERR_NO_MEMORY]\n")
+    assert counted() == 2
+    program(journal, "usb: new\n")
+    assert counted() == 0
+    # Who may not read it gets nothing and a hint on the other stream.
+    program(journal, "")
+    assert counted() is None
+
+
+def test_o16_memory_on_the_gpu_is_that_of_a_containers_own_processes(tmp_path: Path) -> None:
+    program(tmp_path / "empty" / "nvidia-smi", "4712, /usr/bin/python3, 82043\n4713, python3, 10\n99, Xorg, 120\n")
+    seen = _machine.gpu_processes()
+    assert _machine_text.gpu_bytes(seen, {4711, 4712, 4713}) == 82053 << 20
+    assert _machine_text.gpu_bytes(seen, {5}) is None
+
+
 def test_o14_everything_that_an_update_changes_is_recorded(tmp_path: Path) -> None:
     seen = tree(tmp_path)
     seen["gpu"]["gpus"] = [{"driver": "580.173.02"}]
