@@ -132,7 +132,7 @@ def test_a_second_run_and_a_check_change_nothing_and_status_says_who_looks_after
     assert "autostart on, unit sparkpair-spark-head runs: serves" in pair.status()
 
 
-def test_either_machine_may_be_rebooted_and_both_in_either_order(pair: Supervised) -> None:
+def test_o06_either_machine_may_be_rebooted_and_both_in_either_order(pair: Supervised) -> None:
     for order in ((pair.worker,), (pair.head, pair.worker)):
         before = pair.pids()
         counts = [machine.starts() for machine in order]
@@ -146,7 +146,7 @@ def test_either_machine_may_be_rebooted_and_both_in_either_order(pair: Supervise
     assert "failed start" not in pair.status()
 
 
-def test_a_worker_whose_power_was_cut_brings_the_pair_back_and_a_stop_by_hand_stays_over_a_reboot(
+def test_o06_a_worker_whose_power_was_cut_brings_the_pair_back_and_a_stop_by_hand_stays_over_a_reboot(
     pair: Supervised,
 ) -> None:
     pair.worker.power_cut()

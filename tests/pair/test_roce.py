@@ -67,7 +67,7 @@ def test_parts_of_every_size_arrive_as_they_were_over_both_rails(ranks: Ranks) -
     assert (head.exit_code(), worker.exit_code()) == (0, 0)
 
 
-def test_a_stopped_rank_is_late_and_gathers_go_on_when_it_does(ranks: Ranks) -> None:
+def test_o02_a_stopped_rank_is_late_and_gathers_go_on_when_it_does(ranks: Ranks) -> None:
     head, worker = ranks.start(gathers=ENDLESS, wait_s=100)
     head.wait_for("gathers 50")
     worker.signal("STOP")
@@ -78,7 +78,7 @@ def test_a_stopped_rank_is_late_and_gathers_go_on_when_it_does(ranks: Ranks) -> 
     head.wait_for(f"gathers {50 * (sum('gathers' in line for line in head.lines[:before]) + 1)}")
 
 
-def test_a_rank_that_stays_stopped_is_lost_after_the_limit_and_named(ranks: Ranks) -> None:
+def test_o02_a_rank_that_stays_stopped_is_lost_after_the_limit_and_named(ranks: Ranks) -> None:
     head, worker = ranks.start(gathers=ENDLESS, wait_s=7)
     head.wait_for("gathers 50")
     worker.signal("STOP")

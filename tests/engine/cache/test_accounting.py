@@ -84,7 +84,7 @@ def prompts() -> list[list[int]]:
     return [made[0], *made, *(prompt + [choose.randrange(1, 200) for _ in range(70)] for prompt in made)]
 
 
-async def test_an_engine_under_pressure_never_takes_more_than_the_estimate(tmp_path: pathlib.Path) -> None:
+async def test_m04_an_engine_under_pressure_never_takes_more_than_the_estimate(tmp_path: pathlib.Path) -> None:
     # Rows that are decoded when they are read take most beside what is stored.
     kv: RowForm = "fp8"
     directory = tmp_path / "model"

@@ -125,7 +125,7 @@ def test_results_are_gloos_bit_for_bit_and_only_small_parts_go_over_rails(world:
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_before_the_first_step_is_over_a_gather_waits_for_all_ranks_before_its_limit_begins(settled: bool) -> None:
+def test_o01_before_the_first_step_is_over_a_gather_waits_for_all_ranks_before_its_limit_begins(settled: bool) -> None:
     first, second = groups(2)
     if settled:
         first.settle()

@@ -18,7 +18,7 @@ def blocked_in_a_step(started: threading.Event, release: threading.Event) -> Non
     release.wait()
 
 
-def test_a_step_beyond_the_limit_is_reported_once_with_the_stack_of_the_thread_that_is_in_it(
+def test_o10_a_step_beyond_the_limit_is_reported_once_with_the_stack_of_the_thread_that_is_in_it(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     steps: list[Running | None] = [None]

@@ -43,7 +43,9 @@ def freeze_in_a_step(world: World, rank: int, witness: int, stream: Iterator[Com
     raise AssertionError("no step in twenty attempts")
 
 
-def test_a_frozen_rank_is_named_with_all_stacks_and_nothing_is_lost_when_it_goes_on(miniature: pathlib.Path) -> None:
+def test_o10_a_frozen_rank_is_named_with_all_stacks_and_nothing_is_lost_when_it_goes_on(
+    miniature: pathlib.Path,
+) -> None:
     with running(miniature, 3, *LIMIT) as world, client(world) as api:
         world.start_all()
 
@@ -78,7 +80,7 @@ def test_a_frozen_rank_is_named_with_all_stacks_and_nothing_is_lost_when_it_goes
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_with_the_exit_a_frozen_rank_ends_all_by_its_name(miniature: pathlib.Path, victim: int) -> None:
+def test_o10_with_the_exit_a_frozen_rank_ends_all_by_its_name(miniature: pathlib.Path, victim: int) -> None:
     other = 1 - victim
     with running(miniature, 2, *LIMIT, "--stuck-exit") as world, client(world) as api:
         world.start_all()

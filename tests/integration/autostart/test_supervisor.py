@@ -20,7 +20,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     made.close()
 
 
-def test_a_boot_brings_both_ranks_up_and_a_killed_rank_brings_both_down_and_up_again(pair: Pair) -> None:
+def test_o05_o06_a_boot_brings_both_ranks_up_and_a_killed_rank_brings_both_down_and_up_again(pair: Pair) -> None:
     pair.boots(HEAD)
     # Nothing is started before all hosts are there.
     assert pair.says("waits: worker does not answer")
@@ -66,7 +66,7 @@ def test_three_failed_starts_keep_the_pair_down_over_a_boot_and_say_why_until_so
     assert pair.state()["strikes"] == []
 
 
-def test_what_is_stopped_by_hand_stays_stopped_over_a_boot_and_a_shutdown_is_no_such_stop(pair: Pair) -> None:
+def test_o06_what_is_stopped_by_hand_stays_stopped_over_a_boot_and_a_shutdown_is_no_such_stop(pair: Pair) -> None:
     pair.boots(HEAD, WORKER)
     pair.says("serves")
     assert pair.daemons[HEAD].end() == 0
@@ -132,7 +132,7 @@ def test_only_a_playbook_that_has_the_ranks_acts_and_one_that_was_cut_off_gives_
     assert (pair.pids(), pair.serves()) == (running, True)
 
 
-def test_a_worker_that_is_lost_ends_both_ranks_without_a_strike_and_the_pair_comes_back_with_it(pair: Pair) -> None:
+def test_o06_a_worker_that_is_lost_ends_both_ranks_without_a_strike_and_the_pair_comes_back_with_it(pair: Pair) -> None:
     pair.boots(HEAD, WORKER)
     pair.says("serves")
     before = pair.pids()

@@ -32,7 +32,7 @@ def sparks(daemons: list[Daemon], tmp_path_factory: pytest.TempPathFactory) -> I
         daemon.run("image", "rm", "--force", IMAGE, check=False)
 
 
-def test_tensorfold_from_an_inventory_to_live_and_a_second_run_changes_nothing(sparks: Sparks) -> None:
+def test_o04_tensorfold_from_an_inventory_to_live_and_a_second_run_changes_nothing(sparks: Sparks) -> None:
     checked = sparks.run("site", "--check", "--diff")
     assert checked.returncode == 0, checked.output
     assert "a real run would start or replace all ranks" in checked.told("Say how the pair serves")

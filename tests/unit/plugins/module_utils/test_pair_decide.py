@@ -128,7 +128,7 @@ EVENTS: dict[str, Any] = {
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(sorted(EVENTS)), min_size=15, max_size=40))
-def test_whatever_happens_both_ranks_serve_in_the_end_or_neither_runs(events: list[str]) -> None:
+def test_o05_o06_whatever_happens_both_ranks_serve_in_the_end_or_neither_runs(events: list[str]) -> None:
     world = World()
     for event in events:
         EVENTS[event](world)

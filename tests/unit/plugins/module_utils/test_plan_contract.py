@@ -151,7 +151,7 @@ REACHES = {
 
 
 @pytest.mark.parametrize("name", [one.short for one in DECLARED.values() if one.engine != "tensorfold"])
-def test_no_setting_is_accepted_and_ignored(name: str) -> None:
+def test_s16_no_setting_is_accepted_and_ignored(name: str) -> None:
     if name in OTHER_VALUES:
         default = documents(effective("a", "b"))
         assert documents(effective("a", "b", **{name: OTHER_VALUES[name]})) != default

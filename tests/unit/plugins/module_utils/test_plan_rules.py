@@ -86,7 +86,7 @@ def test_a_key_is_no_business_of_the_document() -> None:
     assert "sk-1" not in mistake.problem
 
 
-def test_a_world_smaller_than_asked_for_is_refused_naming_who_is_there() -> None:
+def test_o17_a_world_smaller_than_asked_for_is_refused_naming_who_is_there() -> None:
     settings = effective("a", "b", tp=3)
     (mistake,) = _rules.check(("a", "b"), settings, {"a": given(tp=3), "b": {}})
     assert mistake.problem == "3 ranks are expected, and the inventory has 2: a, b (a worker is missing)"

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.sparkpair.serving.plugins.module_utils import _link
+from ansible_collections.sparkpair.serving.plugins.module_utils import _link, _rails, _roce_host
 
 from tests.unit.plugins.module_utils.settings_files import effective, plan_of
-from tests.unit.plugins.module_utils.spark_nodes import V1, V2, Port, mapped, node
+from tests.unit.plugins.module_utils.spark_nodes import V1, V2, Port, mapped, node, write_sysfs
 
 HEAD, WORKER = "a", "b"
 LOCAL = "fe80:0000:0000:0000:0000:00ff:fe00:0001"
@@ -189,6 +190,17 @@ def test_n05_the_gid_index_is_where_address_and_type_agree_on_each_host_by_itsel
     head = Port("enp1s0f0np0", "192.0.2.1", gids=gids(i0=(LOCAL, V1), i1=(LOCAL, V2), i2=(own, V1), i4=(own, V2)))
     (pairing,) = proved(two([head], ONE[1]), plan(*FABRIC))
     assert (pairing.rails[0].first.gid_index, pairing.rails[0].second.gid_index) == (4, 3)
+
+
+def test_n05_the_table_of_the_machine_is_read_with_its_gaps_and_types(tmp_path: Path) -> None:
+    own = mapped("192.0.2.1")
+    port = Port("enp1s0f0np0", "192.0.2.1", gids=gids(i0=(LOCAL, V1), i1=(LOCAL, V2), i2=(own, V1), i4=(own, V2)))
+    seen = _roce_host._device(str(write_sysfs(tmp_path, [port])), "rocep1s0f0")
+    # An index counts from the table's beginning, also where entries before it are all zero.
+    assert [(gid["index"], gid["type"]) for gid in seen["gids"]] == [(0, V1), (1, V2), (2, V1), (4, V2)]
+    assert _rails.gid_index({"devices": {"rocep1s0f0": seen}}, "rocep1s0f0", "192.0.2.1") == 4
+    # An address that came after the boot has its entry where there was room.
+    assert _rails.gid_index({"devices": {"rocep1s0f0": seen}}, "rocep1s0f0", "192.0.2.9") is None
 
 
 @pytest.mark.parametrize(

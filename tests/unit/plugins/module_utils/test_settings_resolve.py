@@ -85,7 +85,7 @@ def test_text_from_the_command_line_becomes_the_declared_type() -> None:
         ("statedir", "sparkpair_state_dir"),
     ],
 )
-def test_an_unknown_setting_is_refused_with_the_nearest_known_one(wrong: str, near: str) -> None:
+def test_s16_an_unknown_setting_is_refused_with_the_nearest_known_one(wrong: str, near: str) -> None:
     assert problems(**{wrong: 1}) == [f"there is no such setting (did you mean {near}?)"]
 
 

@@ -46,7 +46,7 @@ def test_a_sane_answer_passes(content):
         ("\n\n!!\n!!!!!\n!!!!!", "repeated"),
     ],
 )
-def test_a_collapsed_answer_is_refused_with_what_was_found(content, words):
+def test_o12_a_collapsed_answer_is_refused_with_what_was_found(content, words):
     assert words in judged(content=content)
 
 

@@ -97,7 +97,7 @@ def other_value(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name", sorted({one.short for one in DECLARED.values() if one.engine == "tensorfold"} - ELSEWHERE)
 )
-def test_no_setting_of_the_engine_is_accepted_and_ignored(name: str) -> None:
+def test_s16_no_setting_of_the_engine_is_accepted_and_ignored(name: str) -> None:
     changed = other_value(name)
     facts = copy.deepcopy(EXAMPLE)
     facts["hosts"]["spark-head"]["weights"]["missing_bytes"] = None  # So that the fixed amount counts.
@@ -182,7 +182,7 @@ def test_each_host_mounts_its_own_cache() -> None:
     assert sources == ["/data/hub", "/home/other/.cache/tensorfold-glm53/a1897d591f70"]
 
 
-def test_another_image_has_another_kernel_cache_and_another_hash() -> None:
+def test_o01_another_image_has_another_kernel_cache_and_another_hash() -> None:
     old, new = plan(release="v1.9")["ranks"][0], plan()["ranks"][0]
     assert old["mounts"][1]["source"] != new["mounts"][1]["source"]
     assert old["image"] == new["image"]
