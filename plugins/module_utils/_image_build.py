@@ -93,7 +93,13 @@ def fetch_upstream(series: Mapping[str, Any], release: str, target: str) -> list
     """
     upstream, wanted = series["upstream"], _release(series, release)
     checkout = f"{target}.git"
-    fetch(upstream["repository"], wanted["ref"], checkout)
+    try:
+        fetch(upstream["repository"], wanted["ref"], checkout)
+    except BuildError as error:
+        raise BuildError(
+            f"the patches of release {release} are looked for at {wanted['ref']}, and {error}. Correct its ref in "
+            "series.yml if they are elsewhere; the published image can still be pulled by its digest"
+        ) from error
     place = os.path.join(checkout, upstream["directory"])
     names = sorted((name for name in _listed(place) if name.endswith(".patch")), key=os.fsencode)
     found = _hash_of(series, [_read(os.path.join(place, name)) for name in names])

@@ -304,6 +304,11 @@ def test_patches_from_upstream_are_taken_only_as_they_were_published_and_ones_ow
     recipe.release = "r2"
     message = failure(recipe.play(with_pip))
     assert f"hash to {published}, and release r2 was published with 000000000000: they are not taken" in message
+    releases["r3"] = {"ref": "v3", "hash": published}
+    recipe.release = "r3"
+    message = failure(recipe.play(with_pip))
+    assert f"the patches of release r3 are looked for at v3, and v3 of file://{upstream} cannot be fetched: " in message
+    assert "Correct its ref in series.yml" in message
     recipe.release = "r1"
     built = recipe.play(with_pip)
     assert built.returncode == 0, built.output

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.sparkpair.serving.plugins.module_utils import _image, _image_build
+import yaml
+from ansible_collections.sparkpair.serving.plugins.module_utils import (
+    _image,
+    _image_build,
+    _image_wanted,
+    _tensorfold_releases,
+)
 
 SERIES: dict[str, Any] = {
     "engine": "tensorfold",
@@ -86,3 +92,25 @@ def test_a_patch_that_is_listed_and_not_there_is_named(patches: Path) -> None:
 
 def test_a_build_that_fails_for_another_reason_shows_its_last_lines() -> None:
     assert _image_build.failure_of("a\n\nb\nc\nd\ne\nf\n", "x") == "the build failed: b | c | d | e | f"
+
+
+def test_the_series_of_tensorfold_has_every_release_with_its_published_hash_and_no_other() -> None:
+    place = Path(_image_wanted.PATCHES) / "tensorfold" / _tensorfold_releases.ENGINE_VERSION
+    series = yaml.safe_load((place / "series.yml").read_text())
+    assert {name: each["hash"] for name, each in series["upstream"]["releases"].items()} == {
+        name: each.patches for name, each in _tensorfold_releases.RELEASES.items()
+    }
+    for name, each in _tensorfold_releases.RELEASES.items():
+        assert _image_build.wanted_hash(series, str(place), name) == each.patches
+
+
+def test_patches_of_a_release_that_are_not_where_they_are_looked_for_are_told_with_what_else_there_is(
+    tmp_path: Path,
+) -> None:
+    upstream = {"repository": f"file://{tmp_path}/nowhere", "directory": "patches", "strip": 0}
+    series = {**SERIES, "upstream": {**upstream, "releases": {"v1.4": {"ref": "v1.4", "hash": "5e01f1bb74d8"}}}}
+    with pytest.raises(_image_build.BuildError) as caught:
+        _image_build.fetch_upstream(series, "v1.4", str(tmp_path / "patches"))
+    told = str(caught.value)
+    assert told.startswith("the patches of release v1.4 are looked for at v1.4, and v1.4 of file://")
+    assert told.endswith("series.yml if they are elsewhere; the published image can still be pulled by its digest")
