@@ -50,6 +50,7 @@ class ActionModule(ActionBase):
                 host: replace(
                     _machine_findings.needs_of(plan, settings[host], probes[host]),
                     cache_bytes=_weights_findings.cache_bytes(settings[host], lacking[host]),
+                    counted=lacking[host] is not None,
                 )
                 for host in hosts
             }

@@ -68,6 +68,7 @@ class ActionModule(ActionBase):
         declared = _settings.declarations(_read("argument_specs.yml"), _read("limits.yml"))
 
         hosts, mistakes = _plan.world(variables["groups"])
+        wrong_groups = bool(mistakes)
         if own not in hosts:
             mistakes.append(Mistake(f"host {own}", "it is in neither the group head nor the group workers"))
         if arguments["whole_pair"]:
@@ -80,7 +81,9 @@ class ActionModule(ActionBase):
         recorded = None
         if hosts:
             common = completed[hosts[0]]
-            mistakes += _new(_rules.check(hosts, completed, given), mistakes)
+            found = _new(_rules.check(hosts, completed, given), mistakes)
+            # How many hosts there are is known when the groups are put right.
+            mistakes += [one for one in found if not wrong_groups or one.subject not in _rules.OF_THE_COUNT]
             mistakes += _settings.of_another_engine(declared, given, common["engine"])
             mistakes += _rules.for_this_run(hosts, common, given, planning=arguments["planning"])
             if arguments["planning"] and common["recorded_facts"]:

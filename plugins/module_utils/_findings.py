@@ -70,7 +70,7 @@ def judge(plan: Mapping[str, Any], settings: ByHost, probes: ByHost, ports: _pla
             findings += _ports_taken(host, options, probe, entry["address"], ports)
             findings += _image(host, options, probe)
             findings += _key_file(host, options, probe)
-    return findings + _parity(plan, probes)
+    return findings + _one_machine(plan, probes) + _parity(plan, probes)
 
 
 def render(findings: Sequence[Finding]) -> str:
@@ -83,7 +83,7 @@ def render(findings: Sequence[Finding]) -> str:
 
 def sentence(finding: Finding) -> str:
     """Return one finding as a paragraph that begins with its host."""
-    return f"{finding.host}: {finding.found}. Wanted: {finding.wanted}. Remedy: {finding.remedy}."
+    return f"{finding.host}: {finding.found.rstrip('.?')}. Wanted: {finding.wanted}. Remedy: {finding.remedy}."
 
 
 def _python(host: str, probe: Mapping[str, Any]) -> list[Finding]:
@@ -343,10 +343,27 @@ def _key_file(host: str, options: Mapping[str, Any], probe: Mapping[str, Any]) -
     ]
 
 
+def _one_machine(plan: Mapping[str, Any], probes: ByHost) -> list[Finding]:
+    """Return the hosts that are another one under a second name or address; ranks on loopback are meant to be."""
+    first: dict[str, str] = {}
+    hosts = [] if plan["one_machine"] else [entry["host"] for entry in plan["ranks"]]
+    return [
+        Finding(
+            id="one_machine",
+            severity=ERROR,
+            host=host,
+            found=f"this is the machine that {twin} is, too ({probes[host]['hostname']})",
+            wanted="a machine of its own for every rank",
+            remedy=f"correct ansible_host of {host} or of {twin}; ranks that are meant to share a machine need "
+            "loopback addresses in sparkpair_fabric_address",
+        )
+        for host in hosts
+        if (twin := first.setdefault(probes[host]["system"], host)) != host
+    ]
+
+
 def _parity(plan: Mapping[str, Any], probes: ByHost) -> list[Finding]:
-    """Return what differs between hosts and must not: ranks of different code or weights refuse each
-    other.
-    """
+    """Return what differs between hosts and must not: ranks of different code or weights refuse each other."""
     hosts = [entry["host"] for entry in plan["ranks"]]
     findings = []
     for name, title, remedy in (

@@ -7,6 +7,7 @@ at any time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,9 @@ Machine = Mapping[str, Any]
 class Needs:
     """What the ranks of one host need: a GPU, RDMA, memory, disk, and the containers that are the pair's own.
 
-    Sizes are in bytes and count what is missing only; 0 asks for nothing. `running` says that the pair's own rank runs
-    there, so that its memory is taken by itself.
+    Sizes are in bytes and count what is missing only; 0 asks for nothing. `counted` says that `cache_bytes` is what is
+    missing, and not an amount for when nobody could say. `running` says that the pair's own rank runs there, so that
+    its memory is taken by itself.
     """
 
     gpu: bool = True
@@ -42,6 +44,7 @@ class Needs:
     memory_bytes: int = 0
     image_bytes: int = 0
     cache_bytes: int = 0
+    counted: bool = True
     own: tuple[str, ...] = ()
     running: bool = False
 
@@ -118,7 +121,7 @@ def _docker_remedy(error: str) -> str:
         return "add the account to the group docker (`sudo usermod -aG docker USER`) and log in anew"
     if MISSING in error:
         return "install Docker"
-    return "start it (`sudo systemctl start docker`) and see what its log says"
+    return "start it (`sudo systemctl start docker`) and see what its log says, or correct sparkpair_docker_host"
 
 
 def _disk(host: str, machine: Machine, needs: Needs) -> list[Finding]:
@@ -127,6 +130,7 @@ def _disk(host: str, machine: Machine, needs: Needs) -> list[Finding]:
     asked = [(needs.image_bytes, docker["free_bytes"], docker["root"], "the image")]
     if cache:
         asked.append((needs.cache_bytes, cache["free_bytes"], cache["path"], "the weights"))
+    uncounted = ", a fixed amount for the weights (sparkpair_download_free_gb), as nobody could say what is missing"
     asked = [one for one in asked if one[0] and one[1] is not None]
     if len(asked) == 2 and cache["device"] == docker["device"]:
         (image, free, root, _), (weights, _, path, _) = asked
@@ -137,7 +141,8 @@ def _disk(host: str, machine: Machine, needs: Needs) -> list[Finding]:
             severity=ERROR,
             host=host,
             found=f"{_gib(free)} are free on the disk of {path}",
-            wanted=f"{_gib(need)} for what is missing of {what}",
+            wanted=f"{_gib(need)} for what is missing of {what}"
+            + (uncounted if "weights" in what and not needs.counted else ""),
             remedy="free some space there, or move it to a larger disk",
         )
         for need, free, path, what in asked
@@ -341,11 +346,20 @@ def _ssh(host: str, machine: Machine, needs: Needs) -> list[Finding]:
             wanted="a way to send image and weights straight to the other host",
             remedy="install openssh-client"
             if MISSING in each["error"]
-            else f"put this account's key there (`ssh-copy-id {each['target']}`) and accept the host's key once",
+            else _ssh_remedy(host, each["target"], each["error"]),
         )
         for each in machine["ssh"]
         if each["error"]
     ]
+
+
+def _ssh_remedy(host: str, target: str, error: str) -> str:
+    if re.search("permission denied|host key|authentication", error, re.IGNORECASE):
+        return f"put this account's key there (`ssh-copy-id {target}`) and accept the host's key once"
+    return (
+        f"see that it is on and that `ssh {target}` works from {host}; its address is sparkpair_fabric_address of that "
+        "host, or else its ansible_host"
+    )
 
 
 _CHECKS: tuple[Callable[[str, Machine, Needs], list[Finding]], ...] = (

@@ -101,6 +101,7 @@ def probe(options: dict[str, Any], key: str | None) -> dict[str, Any]:
     last_start = next(({n: one.get(n) for n in ("at", "versions")} for one in _records.starts(state_dir)), None)
     return {
         "hostname": name,
+        "system": _host.system(),
         "own_addresses": _host.hosts_file_addresses(name),
         "python": ".".join(map(str, sys.version_info[:3])),
         "user": pwd.getpwuid(os.geteuid()).pw_name,

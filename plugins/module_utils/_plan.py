@@ -6,6 +6,7 @@ Pure: everything that is read from hosts comes in as data. Private to the collec
 
 from __future__ import annotations
 
+import difflib
 import os.path
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,12 @@ def world(groups: Mapping[str, Sequence[str]]) -> tuple[list[str], list[Mistake]
     head, workers, sparks = (list(groups.get(name, ())) for name in ("head", "workers", "sparks"))
     mistakes = []
     if len(head) != 1:
-        found = f"it has {', '.join(head)}" if head else "it has none"
-        mistakes.append(Mistake("inventory group head", f"it needs exactly one host, and {found}"))
+        found = (
+            f"it has {', '.join(head)}; move the others to workers" if head else f"it has none{_near(groups, 'head')}"
+        )
+        mistakes.append(Mistake("inventory group head", f"it needs exactly one host, the API's, and {found}"))
+    elif not workers and _near(groups, "workers"):
+        mistakes.append(Mistake("inventory group workers", f"it has no host{_near(groups, 'workers')}"))
     hosts = head[:1] + [name for name in workers if name not in head[:1]]
     for name in workers:
         if name in head:
@@ -54,6 +59,13 @@ def world(groups: Mapping[str, Sequence[str]]) -> tuple[list[str], list[Mistake]
             problem = f"host {name} is missing; make head and workers children of the group sparks"
             mistakes.append(Mistake("inventory group sparks", problem))
     return hosts, mistakes
+
+
+def _near(groups: Mapping[str, Sequence[str]], wanted: str) -> str:
+    """Return in words a group that has hosts and that somebody may have meant for the one `wanted`, empty without."""
+    named = [name for name, members in groups.items() if members and name not in ("head", "workers", "sparks")]
+    near = difflib.get_close_matches(wanted, named, n=1, cutoff=0.7)
+    return f"; the group {near[0]} has {', '.join(groups[near[0]])}: rename it if {wanted} is meant" if near else ""
 
 
 def absent_from_run(hosts: Iterable[str], in_play: Collection[str]) -> list[Mistake]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a host that Ansible cannot reach: which one, where it was looked for, what was found, what to do.
+"""What is said of a host that Ansible cannot reach, or whose Python runs nothing: which, what was found, what to do.
 
 Pure. Private to the collection, may change at any time.
 """
@@ -50,4 +50,19 @@ def sentence(host: str, said: str, address: str, user: str = "", port: int | Non
     return (
         f"{host} cannot be reached over ssh at {place}: {found}. Nothing was changed there. What to do: "
         f"{remedy.format(host=host, target=target, command=command)}."
+    )
+
+
+def without_python(host: str, interpreter: str, stderr: str) -> str:
+    """Return the message for a host whose `interpreter` ran no module, empty when it did.
+
+    `stderr` is what came instead of the module's answer. An error of the module's own is no matter of the interpreter.
+    """
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    if not lines or any(line.startswith("Traceback ") for line in lines):
+        return ""
+    looked = f"{interpreter} was tried" if interpreter else "none was named"
+    return (
+        f"{host} has no Python that runs a module ({looked}): {lines[0].rstrip('.')}. Nothing was changed there. What "
+        f"to do: set ansible_python_interpreter of {host} to a Python of 3.9 or newer, such as /usr/bin/python3."
     )

@@ -17,6 +17,8 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._settings import
 
 # Fewer tokens hold no chat turn: the template, a short question and a short answer.
 SMALLEST_WINDOW = 256
+# What mistakes about the number of hosts are about.
+OF_THE_COUNT = (f"{PREFIX}tp", "inventory group workers")
 
 GivenByHost = Mapping[str, Mapping[str, Given]]
 

@@ -90,7 +90,8 @@ def _release(settings: Mapping[str, Any], given: Collection[str], world_size: in
     most = 3 if at_least(release, "v1.4") else 2
     if not 2 <= world_size <= most:
         allowed = "2 or 3" if most == 3 else "2; 3 came with v1.4 (sparkpair_release)"
-        yield "tp", f"release {release} cannot split the model over {world_size} hosts; allowed is {allowed}"
+        hosts = f"{world_size} host{'s' if world_size != 1 else ''}"
+        yield "tp", f"release {release} cannot split the model over {hosts}; allowed is {allowed}"
 
 
 def _streams(settings: Mapping[str, Any]) -> Problems:

@@ -152,6 +152,9 @@ probe:
       description: The host's own name.
       type: str
       sample: spark-1
+    system:
+      description: What two hosts have in common only when they are one machine.
+      type: str
     own_addresses:
       description: What the hosts file gives the host's own name.
       type: list

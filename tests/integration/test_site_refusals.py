@@ -207,6 +207,34 @@ def test_a_worker_that_cannot_be_reached_is_told_once_with_its_place_and_what_to
     assert not site.home.exists()
 
 
+def test_a_host_whose_python_runs_nothing_is_told_with_the_setting(site: Site, tmp_path: Path) -> None:
+    told = on_a_terminal(site, "-i", str(two_local_hosts(site, tmp_path, ansible_python_interpreter="/nowhere/python")))
+    words = f"{WORKER} has no Python that runs a module (/nowhere/python was tried): "
+    assert words in " ".join(told.split())
+    assert f"set ansible_python_interpreter of {WORKER} to" in " ".join(told.split())
+    assert "deserialization" not in told
+    assert not site.home.exists()
+
+
+def test_a_worker_that_is_the_heads_machine_under_another_address_is_refused(site: Site, tmp_path: Path) -> None:
+    told = on_a_terminal(site, "-i", str(two_local_hosts(site, tmp_path)))
+    assert f"{WORKER}: this is the machine that {HEAD} is, too ({socket.gethostname()})" in told
+    assert f"correct ansible_host of {WORKER} or of {HEAD}" in told
+    assert not site.home.exists()
+
+
+def two_local_hosts(site: Site, tmp_path: Path, **of_the_worker: str) -> Path:
+    """An inventory of this machine twice, under two addresses that are documentation's."""
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    head = {**local, "sparkpair_fabric_address": "192.0.2.1"}
+    worker = {**local, "sparkpair_fabric_address": "192.0.2.2", **of_the_worker}
+    groups = {"head": {"hosts": {HEAD: head}}, "workers": {"hosts": {WORKER: worker}}}
+    state = {"sparkpair_state_dir": f"{site.home}/{{{{ inventory_hostname }}}}"}
+    inventory = tmp_path / "twice.json"
+    inventory.write_text(json.dumps({"sparks": {"vars": state, "children": groups}}))
+    return inventory
+
+
 def test_a_refusal_is_not_printed_a_second_time_as_data(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     told = on_a_terminal(site, "-e", f"sparkpair_state_dir={tmp_path}/file/{{{{ inventory_hostname }}}}")

@@ -14,6 +14,7 @@ from tests.unit.plugins.module_utils.settings_files import effective, plan_of
 
 SOUND: dict[str, Any] = {
     "hostname": "spark-1",
+    "system": "boot",
     "own_addresses": ["192.0.2.1"],
     "python": "3.12.3",
     "user": "spark",
@@ -44,7 +45,7 @@ def judged(
 ) -> list[_findings.Finding]:
     """What speaks against two sound hosts after a change to their probes."""
     options = effective("a", "b", **{"api_key_file": "/k", **settings})
-    probes = {host: copy.deepcopy(SOUND) for host in options}
+    probes = {host: {**copy.deepcopy(SOUND), "system": f"boot of {host}"} for host in options}
     change(probes)
     return _findings.judge(plan_of(options), options, probes, _plan.Ports(8888, 29551, to_remember=False))
 
@@ -190,3 +191,18 @@ def test_o14_an_update_since_the_last_good_start_is_warned_of_where_a_start_lies
     assert finding.remedy == "if it does, boot the earlier kernel"
     running = {"rank": 1, "state": "running", "words": "running"}
     assert judged(lambda probes: (change(probes), probes["b"]["ranks"].append(running))) == []
+
+
+def test_a_worker_that_is_the_head_under_another_address_is_refused_by_name() -> None:
+    def change(probes: dict[str, dict[str, Any]]) -> None:
+        probes["b"]["system"] = probes["a"]["system"]
+
+    (finding,) = judged(change)
+    assert (finding.id, finding.severity, finding.host) == ("one_machine", _findings.ERROR, "b")
+    assert "this is the machine that a is, too (spark-1)" in finding.found
+    assert "correct ansible_host of b or of a" in finding.remedy
+    # A rehearsal says by its addresses that it is meant so.
+    options = effective("a", "b", api_key_file="/k", fabric_address="127.0.0.1")
+    probes = {host: copy.deepcopy(SOUND) for host in options}
+    ports = _plan.Ports(8888, 29551, to_remember=False)
+    assert _findings.judge(plan_of(options), options, probes, ports) == []

@@ -238,6 +238,33 @@ def test_a_disk_is_asked_for_everything_that_goes_there(
     assert [found.found for found in judged(change, needs) if found.host == "b"] == expected
 
 
+def test_s04_an_amount_that_nobody_could_count_says_so() -> None:
+    def change(one: dict[str, Any]) -> None:
+        one["cache"].update(free_bytes=20 * GIB, device=2)
+
+    (counted,) = judged(change, Needs(cache_bytes=180 * GIB))
+    assert counted.wanted == "180.0 GiB for what is missing of the weights"
+    (fixed,) = judged(change, Needs(cache_bytes=180 * GIB, counted=False))
+    assert "a fixed amount for the weights (sparkpair_download_free_gb), as nobody could say what is" in fixed.wanted
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("spark@192.0.2.2: Permission denied (publickey).", "`ssh-copy-id spark@192.0.2.2`"),
+        ("Host key verification failed.", "accept the host's key once"),
+        (
+            "ssh: connect to host 192.0.2.2 port 22: No route to host",
+            "see that it is on and that `ssh spark@192.0.2.2`",
+        ),
+        ("ssh: connect to host 192.0.2.2 port 22: Connection timed out", "its address is sparkpair_fabric_address"),
+    ],
+)
+def test_a_host_that_is_away_is_not_asked_for_a_key(error: str, remedy: str) -> None:
+    (found,) = judged(lambda one: one["ssh"][0].update(error=error))
+    assert remedy in found.remedy
+
+
 def test_i52_other_containers_that_want_the_gpu_are_named_and_the_pairs_own_are_not() -> None:
     stopped = {**OTHER, "Name": "/asleep", "State": {"Running": False}}
     never = {**stopped, "Name": "/never", "HostConfig": {**OTHER["HostConfig"], "RestartPolicy": {"Name": "no"}}}

@@ -28,8 +28,18 @@ def test_ranks_are_the_head_and_then_the_workers_in_inventory_order() -> None:
 @pytest.mark.parametrize(
     ("groups", "subject", "words"),
     [
-        ({"head": [], "workers": ["b"], "sparks": ["b"]}, "head", "needs exactly one host, and it has none"),
-        ({**PAIR, "head": ["a", "c"], "sparks": ["a", "b", "c"]}, "head", "exactly one host, and it has a, c"),
+        ({"head": [], "workers": ["b"], "sparks": ["b"]}, "head", "needs exactly one host, the API's, and it has none"),
+        ({**PAIR, "head": ["a", "c"], "sparks": ["a", "b", "c"]}, "head", "it has a, c; move the others to workers"),
+        (
+            {"heads": ["a"], "workers": ["b"], "sparks": ["b"]},
+            "head",
+            "it has none; the group heads has a: rename it if head is meant",
+        ),
+        (
+            {"head": ["a"], "worker": ["b"], "sparks": ["a"]},
+            "workers",
+            "it has no host; the group worker has b: rename it if workers is meant",
+        ),
         ({**PAIR, "workers": ["a", "b"]}, "workers", "host a is in the group head too"),
         ({**PAIR, "sparks": ["a", "b", "c"]}, "sparks", "host c is neither in its child head"),
         ({**PAIR, "sparks": ["a"]}, "sparks", "host b is missing"),

@@ -51,3 +51,31 @@ def test_another_port_is_part_of_the_place_and_of_the_command() -> None:
     sentence = _reach.sentence("w", "No route to host", "192.0.2.2", port=2222)
     assert "at 192.0.2.2 port 2222: No route to host" in sentence
     assert "`ssh -p 2222 192.0.2.2`" in sentence
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "stderr", "looked", "found"),
+    [
+        ("/usr/bin/python9", "/bin/sh: 1: /usr/bin/python9: not found\n", "/usr/bin/python9 was tried", "python9: not"),
+        (
+            "/root/.pyenv/shims/python3.13",
+            "pyenv: python3.13: command not found\n\nThe `python3.13' command exists in these Python versions:\n",
+            "/root/.pyenv/shims/python3.13 was tried",
+            "pyenv: python3.13: command not found.",
+        ),
+        ("", "sh: python3: not found", "none was named", "sh: python3: not found."),
+    ],
+)
+def test_a_host_whose_python_runs_nothing_is_told_with_what_was_tried_and_the_setting(
+    interpreter: str, stderr: str, looked: str, found: str
+) -> None:
+    said = _reach.without_python("w", interpreter, stderr)
+    assert said.startswith(f"w has no Python that runs a module ({looked}): ")
+    assert found in said
+    assert "set ansible_python_interpreter of w to a Python of 3.9 or newer" in said
+
+
+def test_an_error_of_a_module_itself_is_not_blamed_on_the_interpreter() -> None:
+    assert _reach.without_python("w", "/usr/bin/python3", "") == ""
+    trace = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no\n'
+    assert _reach.without_python("w", "/usr/bin/python3", trace) == ""
