@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import deque
 from typing import Any, NoReturn
 
 import pytest
@@ -25,11 +25,11 @@ VALUES = st.recursive(
 LAYOUTS = st.fixed_dictionaries({"ensure_ascii": st.booleans(), "indent": st.sampled_from([None, 2])})
 
 
-def cut(raw: bytes, size: int) -> list[bytes]:
-    return [raw[start : start + size] for start in range(0, len(raw), size)]
+def cut(raw: bytes, size: int) -> deque[bytes]:
+    return deque(raw[start : start + size] for start in range(0, len(raw), size))
 
 
-def in_windows(parts: Sequence[bytes], window: int) -> Any:
+def in_windows(parts: deque[bytes], window: int) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_reader, "WINDOW", window)
         patch.setattr(json_reader, "PAUSE_S", 0)
@@ -75,9 +75,9 @@ def test_whatever_the_text_the_library_agrees(text: str, window: int) -> None:
         wanted = strictly(text.encode())
     except ValueError:
         with pytest.raises(BadJson):
-            in_windows([text.encode()], window)
+            in_windows(deque([text.encode()]), window)
     else:
-        assert in_windows([text.encode()], window) == wanted
+        assert in_windows(deque([text.encode()]), window) == wanted
 
 
 REFUSED = {
@@ -111,8 +111,8 @@ def test_values_are_counted_wherever_they_stand(monkeypatch: pytest.MonkeyPatch)
     for many in (b"[" + b"[]," * 30_000 + b"0]", b'{"a":[' + b'{"b":{}},' * 30_000 + b"0]}"):
         assert len(many) > json_reader.WINDOW
         with pytest.raises(BadJson, match="has more than 50000 values"):
-            read_json([many])
-    assert len(read_json([b"[" + b"0," * 40_000 + b"0]"])) == 40_001
+            read_json(deque([many]))
+    assert len(read_json(deque([b"[" + b"0," * 40_000 + b"0]"]))) == 40_001
 
 
 LARGE: dict[str, Any] = {

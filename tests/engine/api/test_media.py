@@ -148,6 +148,9 @@ async def test_every_dialect_makes_the_same_prompt_of_a_picture(seeing: Server) 
     }
     assert (await seeing.http.post("/v1/messages", json=body)).status_code == 200
     assert seeing.engine.last.content_ids == wanted.content_ids
+    source["data"] = url
+    refused = await seeing.http.post("/v1/messages", json=body)
+    assert "not valid base64" in refused.json()["error"]["message"], "a data URL is none, whether it is known or not"
     body["messages"][0]["content"][1]["source"] = {"type": "url", "url": url}
     assert (await seeing.http.post("/v1/messages", json=body)).status_code == 200
     assert seeing.engine.last.content_ids == wanted.content_ids

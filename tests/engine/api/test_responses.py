@@ -197,17 +197,20 @@ class TestStore:
         monkeypatch.setattr(response_store, "MOST_RESPONSES", 3)
         store = response_store.ResponseStore()
         for number in range(3):
-            store.put(
-                {"id": f"r{number}", "output": [{"id": f"i{number}"}]}, [number], f"r{number - 1}" if number else None
-            )
+            response = {"id": f"r{number}", "output": [{"id": f"i{number}"}]}
+            store.put(response, [number], f"r{number - 1}" if number else None, 20)
         assert store.conversation("r1") == [0, {"id": "i0"}, 1, {"id": "i1"}]
-        store.put({"id": "r3", "output": []}, [], None)
+        store.put({"id": "r3", "output": []}, [], None, 20)
         assert store.get("r2") is None, "what a conversation used is newer"
         assert store.item("i2") is None
         monkeypatch.setattr(response_store, "MOST_BYTES", 50)
-        store.put({"id": "r4", "output": []}, [], "r1")
+        store.put({"id": "r4", "output": []}, [], "r1", 40)
         assert store.conversation("r4") is None
         assert store.get("r4") is not None
+        never_written_down = object()
+        store.put({"id": "r5", "output": [{"id": "i5", "text": "x" * 10}]}, [never_written_down], None, 9)
+        assert store.get("r5") is not None
+        assert store.get("r4") is None, "what was asked and what was answered count"
 
 
 ACCEPTED: list[dict[str, Any]] = [

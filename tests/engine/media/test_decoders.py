@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import time
@@ -107,6 +108,14 @@ def test_the_largest_pictures_allowed_are_read(decoders: Decoders) -> None:
         assert found.patches.shape[0] <= 4 * LIMITS.picture_tokens
 
 
+def test_the_largest_clip_allowed_is_read(decoders: Decoders) -> None:
+    """With its base64 still in memory besides, the decoder would have too little left."""
+    seen = clip(8, 4)
+    padding = LIMITS.clip_bytes - len(seen)
+    data = seen + struct.pack(">I", padding) + b"free" + bytes(padding - 8)
+    assert same(decoders.prepare("clip", data_url(data, "video/mp4"), LIMITS), prepare("clip", seen, LIMITS))
+
+
 def _turned() -> dict[str, object]:
     exif = picture(1, 1).getexif()
     exif[0x0112] = 6
@@ -156,7 +165,7 @@ def test_a_process_ends_with_the_server_however_that_ends() -> None:
     program = (
         "import os, sys; from sparkpair.media.decoders import DecoderProcess; made = DecoderProcess();"
         "made.start();"
-        "made.ask({'kind': 'picture', 'url': False, 'size': 1, 'limits': {}}, b'x', 1e6);"
+        "made.ask({'kind': 'picture', 'form': 'file', 'size': 1, 'limits': {}}, b'x', 1e6);"
         "print(made.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from starlette.requests import Request
@@ -52,22 +53,25 @@ class BodyRoom:
 
 
 async def read_object(request: Request, limit: int) -> dict[str, Any]:
-    """The request's JSON object; an empty body counts as `{}`. Raises ApiError 400, 413 or 429, or ClientGone."""
+    """The request's JSON object; an empty body counts as `{}`. How long it was is kept as `request.state.body_bytes`.
+    Raises ApiError 400, 413 or 429, or ClientGone.
+    """
     room: BodyRoom = request.app.state.serving.body_room
     with room.share(limit) as take:
         parts = await _read(request, limit, take)
+        request.state.body_bytes = sum(map(len, parts))
         if not parts:
             return {}
-        if sum(map(len, parts)) < OFF_LOOP_BYTES:
+        if request.state.body_bytes < OFF_LOOP_BYTES:
             return parse_object(parts)
         return await asyncio.to_thread(parse_object, parts)
 
 
-async def _read(request: Request, limit: int, take: Callable[[int], None]) -> list[bytes]:
+async def _read(request: Request, limit: int, take: Callable[[int], None]) -> deque[bytes]:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise body_too_large(limit)
-    parts = []
+    parts: deque[bytes] = deque()
     size = 0
     while True:
         message = await request.receive()
@@ -79,11 +83,11 @@ async def _read(request: Request, limit: int, take: Callable[[int], None]) -> li
             raise body_too_large(limit)
         take(len(parts[-1]))
         if not message.get("more_body", False):
-            return [part for part in parts if part]
+            return deque(part for part in parts if part)
 
 
-def parse_object(parts: Sequence[bytes]) -> dict[str, Any]:
-    """Parse the object that these bytes are together, as strictly as `read_json`. Raises ApiError 400."""
+def parse_object(parts: deque[bytes]) -> dict[str, Any]:
+    """Parse the object that these bytes are together, as `read_json` does. Raises ApiError 400."""
     try:
         value = read_json(parts)
     except BadJson as error:

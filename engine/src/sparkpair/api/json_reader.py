@@ -13,7 +13,6 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Iterable
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, NoReturn
 
@@ -45,9 +44,9 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def read_json(parts: Iterable[bytes]) -> Any:
-    """The value that the bytes are together. Strict: UTF-8, no NaN or Infinity, no half of a surrogate pair. Raises
-    BadJson.
+def read_json(parts: deque[bytes]) -> Any:
+    """The value that the bytes are together, which are taken out of `parts` as they are read. Strict: UTF-8, no NaN or
+    Infinity, no half of a surrogate pair. Raises BadJson.
     """
     try:
         return _Reader(parts).read()
@@ -58,8 +57,8 @@ def read_json(parts: Iterable[bytes]) -> Any:
 class _Reader:
     """`_text` from `_at` on has been decoded and not been read yet; `_before` characters came before `_text`."""
 
-    def __init__(self, parts: Iterable[bytes]) -> None:
-        self._parts = deque(parts)
+    def __init__(self, parts: deque[bytes]) -> None:
+        self._parts = parts
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._bytes = 0
         self._text = ""
@@ -204,14 +203,15 @@ class _Reader:
     def _string(self) -> str:
         """A text that does not end within the window."""
         self._at += 1
-        pieces: list[str] = []
+        text = ""
         while True:
             self._fill()
             piece, closed = self._piece()
             _refuse_lone_surrogates(piece)
-            pieces.append(piece)
+            # Grows in place: to join pieces of a clip would hold the interpreter while it copies all of them.
+            text += piece
             if closed:
-                return "".join(pieces)
+                return text
 
     def _piece(self) -> tuple[str, bool]:
         """As much of a text as ends neither within an escape nor within a pair of them; and whether the text ends."""

@@ -20,7 +20,6 @@ from sparkpair.api.errors import ApiError, invalid, too_many_media, unavailable
 from sparkpair.api.fetch import Fetcher
 from sparkpair.chat.media import MediaRef
 from sparkpair.media.canvas import MIN_TOKENS
-from sparkpair.media.data_url import is_data_url
 from sparkpair.media.decoders import PIECE, Decoders, NoDecoder
 from sparkpair.media.errors import MediaError
 from sparkpair.media.limits import DECODERS, PREPARED_BYTES, MediaLimits
@@ -79,7 +78,7 @@ class MediaDesk:
             prepared = []
             for ref, limits in zip(media, shares, strict=True):
                 source: str | bytes = ref.url
-                if budget is not None and not is_data_url(ref.url):
+                if budget is not None and not ref.inline:
                     source = await budget.fetch(ref, limits)
                 prepared.append(await self._prepared(ref, source, limits))
                 del source
@@ -107,7 +106,7 @@ class MediaDesk:
                 raise invalid(f"{named[most].where}: a request may have at most {most} {kind}s", "messages")
             total = 0
             for ref in named:
-                if not is_data_url(ref.url):
+                if not ref.inline:
                     self._check_address(ref)
                     continue
                 # Four characters of base64 are three bytes, less one for each sign of padding.
@@ -168,7 +167,7 @@ class MediaDesk:
             if kept is not None:
                 self._kept.move_to_end(key)
                 return kept
-        prepared = self._decoders.prepare(ref.kind, source, limits)
+        prepared = self._decoders.prepare(ref.kind, source, limits, base64=ref.base64)
         size = prepared.patches.nbytes
         weakref.finalize(prepared.patches, self._let_go, size)
         with self._lock:
@@ -194,7 +193,7 @@ def _tokens(limits: MediaLimits) -> int:
 
 def _key(ref: MediaRef, source: str | bytes, limits: MediaLimits) -> bytes:
     """What tells one preparation from another. In pieces, so that no other thread waits long for the interpreter."""
-    digest = hashlib.sha256(f"{ref.kind} {_tokens(limits)} {type(source).__name__} ".encode())
+    digest = hashlib.sha256(f"{ref.kind} {_tokens(limits)} {type(source).__name__} {ref.base64} ".encode())
     for start in range(0, len(source), PIECE):
         piece = source[start : start + PIECE]
         digest.update(piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece)

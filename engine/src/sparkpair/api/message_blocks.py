@@ -106,13 +106,12 @@ def _part(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(source, dict):
         raise invalid(f"{where}.source: expected an object", "messages")
     kind = source.get("type")
-    if kind == "base64":
-        url = f"data:{_string(source, 'media_type', where)};base64,{_string(source, 'data', where)}"
-    elif kind == "url":
-        url = _string(source, "url", where)
-    else:
+    if kind not in ("base64", "url"):
         raise invalid(f"{where}.source: expected type base64 or url", "messages")
-    return PlacedPart({"type": "image_url", "image_url": {"url": url}}, where)
+    if kind == "base64":
+        _string(source, "media_type", where)
+    url = _string(source, "data" if kind == "base64" else "url", where)
+    return PlacedPart({"type": "image_url", "image_url": {"url": url}}, where, base64=kind == "base64")
 
 
 def _text(block: Any, where: str) -> str:

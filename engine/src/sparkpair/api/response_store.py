@@ -33,9 +33,11 @@ class ResponseStore:
         self._items: dict[str, dict[str, Any]] = {}
         self._size = 0
 
-    def put(self, response: dict[str, Any], items: list[Any], previous: str | None) -> None:
-        """Keep a response, and forget the oldest ones that then have no room."""
-        size = len(json.dumps([response, items], ensure_ascii=False).encode())
+    def put(self, response: dict[str, Any], items: list[Any], previous: str | None, body_bytes: int) -> None:
+        """Keep a response, and forget the oldest ones that then have no room. `body_bytes` is how long the request was:
+        its items may be clips, which are too long to be written down only to be counted.
+        """
+        size = body_bytes + len(json.dumps(response["output"], ensure_ascii=False).encode())
         self._responses[response["id"]] = StoredResponse(response, items, previous, size)
         self._items.update((item["id"], item) for item in response["output"])
         self._size += size

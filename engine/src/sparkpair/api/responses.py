@@ -44,7 +44,7 @@ async def create_response(request: Request) -> Response:
 
     def finished(response: dict[str, Any]) -> None:
         if keep:
-            store.put(response, own, previous)
+            store.put(response, own, previous, request.state.body_bytes)
 
     settings = {"model": params.model, "previous_response_id": previous, "store": keep, **_repeated(fields)}
     dialect = ResponsesDialect(settings, with_token_ids=params.return_token_ids, keep=finished)

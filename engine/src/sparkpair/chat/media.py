@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from sparkpair.chat.tokenizer import Segment, TextTokenizer
+from sparkpair.media.data_url import is_data_url
 from sparkpair.media.prepared import Prepared
 
 KINDS: dict[str, Literal["picture", "clip"]] = {"image_url": "picture", "video_url": "clip"}
@@ -31,23 +32,36 @@ class BadPart(ValueError):
 
 
 class PlacedPart(dict[str, Any]):
-    """A part of a chat message that was made of a part of another dialect, whose place errors should name."""
+    """A part of a chat message that was made of a part of another dialect, whose place errors should name. `base64`:
+    its URL is none, but the data of one.
+    """
 
-    def __init__(self, fields: Mapping[str, Any], place: str) -> None:
+    def __init__(self, fields: Mapping[str, Any], place: str, *, base64: bool = False) -> None:
         super().__init__(fields)
         self.place = place
+        self.base64 = base64
 
 
 class MediaRef:
-    """What a client named: `url`, empty once it has been read, and `where` for errors. `low`: it need not be sharp."""
+    """What a client named: `url`, empty once it has been read, and `where` for errors. `low`: it need not be sharp.
+    `base64`: `url` is only what stands behind the head of a data URL; the two are never put together, being long.
+    """
 
-    __slots__ = ("kind", "low", "url", "where")
+    __slots__ = ("base64", "kind", "low", "url", "where")
 
-    def __init__(self, kind: Literal["picture", "clip"], url: str, where: str, *, low: bool = False) -> None:
+    def __init__(
+        self, kind: Literal["picture", "clip"], url: str, where: str, *, low: bool = False, base64: bool = False
+    ) -> None:
         self.kind = kind
         self.url = url
         self.where = where
         self.low = low
+        self.base64 = base64
+
+    @property
+    def inline(self) -> bool:
+        """Whether its bytes came with the request."""
+        return self.base64 or is_data_url(self.url)
 
 
 def media_ref(part: Mapping[str, Any], where: str) -> MediaRef:
@@ -62,7 +76,8 @@ def media_ref(part: Mapping[str, Any], where: str) -> MediaRef:
     if detail is not None and detail not in DETAILS:
         raise BadPart(f"{place}.detail: expected one of {', '.join(DETAILS)}")
     place = part.place if isinstance(part, PlacedPart) else where
-    return MediaRef(KINDS[kind], fields["url"], place, low=detail == "low")
+    base64 = isinstance(part, PlacedPart) and part.base64
+    return MediaRef(KINDS[kind], fields["url"], place, low=detail == "low", base64=base64)
 
 
 def media_of(messages: Sequence[Mapping[str, Any]]) -> Iterator[MediaRef]:

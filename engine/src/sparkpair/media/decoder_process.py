@@ -14,15 +14,19 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import av.logging
 
+from sparkpair.media.data_url import decoded, from_base64
 from sparkpair.media.errors import MediaError
 from sparkpair.media.limits import DECODER_BYTES, MediaLimits
 from sparkpair.media.prepared import Prepared, prepare
 
 _PR_SET_PDEATHSIG = 1
+
+_READ: dict[str, Callable[[bytes], bytes]] = {"file": bytes, "url": decoded, "base64": from_base64}
 
 
 def main() -> None:
@@ -50,8 +54,7 @@ def _end_with_parent() -> None:
 
 def _answer(answers: BinaryIO, question: dict[str, Any], questions: BinaryIO) -> None:
     try:
-        source = questions.read(question["size"])
-        found = _prepared(question, source)
+        found = _prepared(question, questions.read(question["size"]))
     except MediaError as error:
         fields: dict[str, Any] = {"error": str(error)}
         patches: memoryview | bytes = b""
@@ -69,10 +72,14 @@ def _answer(answers: BinaryIO, question: dict[str, Any], questions: BinaryIO) ->
 
 
 def _prepared(question: dict[str, Any], source: bytes) -> Prepared:
-    """Raises MediaError for whatever goes wrong, as it is the file that made it go wrong."""
+    """Raises MediaError for whatever goes wrong, as it is the file that made it go wrong. A text is given up as soon as
+    it has been read: it is longer than the file, and both together leave too little memory for the decoder.
+    """
     name = question["kind"]
     try:
-        return prepare(name, source.decode("ascii") if question["url"] else source, MediaLimits(**question["limits"]))
+        data = _READ[question["form"]](source)
+        del source
+        return prepare(name, data, MediaLimits(**question["limits"]))
     except MemoryError:
         raise MediaError(f"the {name} takes too much memory to decode") from None
     except MediaError:

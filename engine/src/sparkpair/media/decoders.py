@@ -136,14 +136,16 @@ class Decoders:
         self._idle: queue.SimpleQueue[DecoderProcess] = queue.SimpleQueue()
         self._closed = False
 
-    def prepare(self, kind: Kind, source: str | bytes, limits: MediaLimits) -> Prepared:
-        """Decode a data URL or a file's bytes. Raises MediaError saying what is wrong with it, or NoDecoder."""
+    def prepare(self, kind: Kind, source: str | bytes, limits: MediaLimits, *, base64: bool = False) -> Prepared:
+        """Decode a data URL, a text in base64, or a file's bytes. Raises MediaError saying what is wrong with it, or
+        NoDecoder.
+        """
         seconds = limits.picture_decode_s if kind == "picture" else limits.clip_decode_s
         if isinstance(source, str) and not source.isascii():
-            raise MediaError("the data URL has characters that are not ASCII")
+            raise MediaError("the data has characters that are not ASCII")
         question = {
             "kind": kind,
-            "url": isinstance(source, str),
+            "form": "file" if isinstance(source, bytes) else "base64" if base64 else "url",
             "size": len(source),
             "limits": dataclasses.asdict(limits),
         }

@@ -8,7 +8,6 @@ import hashlib
 from typing import Literal
 
 from sparkpair.media.clips import read_clip
-from sparkpair.media.data_url import decoded
 from sparkpair.media.limits import MediaLimits
 from sparkpair.media.patches import MERGE, Grid, Pixels
 from sparkpair.media.pictures import read_picture
@@ -34,9 +33,8 @@ class Prepared:
         return self.grid[1] * self.grid[2] // MERGE**2
 
 
-def prepare(kind: Kind, source: str | bytes, limits: MediaLimits) -> Prepared:
-    """Decode `source`, a data URL or a file's bytes. Raises MediaError saying what is wrong with it."""
-    data = decoded(source) if isinstance(source, str) else source
+def prepare(kind: Kind, data: bytes, limits: MediaLimits) -> Prepared:
+    """Decode a file's bytes. Raises MediaError saying what is wrong with it."""
     seconds: tuple[float, ...] = ()
     if kind == "picture":
         patches, grid = read_picture(data, limits)
