@@ -30,6 +30,12 @@ _MIX_2 = 0x94D049BB133111EB
 # Resolution of a probability mass: exp(scaled - max) * 2^40, floored to an integer.
 _MASS_BITS = 40
 
+# A value that far below the largest has no mass. The nucleus is looked for from the largest down by these steps, then
+# by halves, until so few candidates are left.
+_NO_MASS = 28.0
+_GAPS = numpy.array([1.0, 2.0, 4.0, 8.0, 16.0])
+_FEW = 1024
+
 
 def _mix_int(z: int) -> int:
     """The splitmix64 finaliser on one number."""
@@ -69,15 +75,39 @@ def prompt_seed(prompt_ids: Sequence[int], salt: int = 0) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") & (2**63 - 1)
 
 
+def _ordered(scaled: Floats, ids: Ids, places: Ids) -> Ids:
+    """The places by value descending, id ascending."""
+    ordered: Ids = places[numpy.lexsort((ids[places], -scaled[places]))]
+    return ordered
+
+
 def _nucleus(scaled: Floats, ids: Ids, top_p: float) -> tuple[Floats, Ids]:
-    """The smallest leading part of (value descending, id ascending) whose integer mass reaches top_p of the whole."""
-    order = numpy.lexsort((ids, -scaled))
-    scaled, ids = scaled[order], ids[order]
-    masses = numpy.floor(numpy.exp(scaled - scaled[0]) * 2.0**_MASS_BITS).astype(numpy.int64)
-    total = int(masses.sum())
-    need = math.ceil(Fraction(str(top_p)) * total)
-    end = int(numpy.searchsorted(numpy.cumsum(masses), need)) + 1
-    return scaled[:end], ids[:end]
+    """The smallest leading part of (value descending, id ascending) whose integer mass reaches top_p of the whole, in
+    any order. Only what lies around its end is put in order: with a whole vocabulary that takes most of a step.
+    """
+    top = scaled.max()
+    masses = numpy.floor(numpy.exp(scaled - top) * 2.0**_MASS_BITS).astype(numpy.int64)
+    need = math.ceil(Fraction(str(top_p)) * int(masses.sum()))
+    sure: list[Ids] = []
+    rest: Ids = numpy.arange(len(ids))
+    bounds = iter(top - _GAPS)
+    while len(rest) > _FEW:
+        values = scaled[rest]
+        bound = next(bounds, None)
+        above = values >= (numpy.partition(values, len(values) // 2)[len(values) // 2] if bound is None else bound)
+        if bound is None and above.all():
+            break
+        mass = int(masses[rest[above]].sum())
+        if mass < need:
+            sure.append(rest[above])
+            need -= mass
+            rest = rest[~above]
+        else:
+            rest = rest[above]
+            bounds = iter(())
+    rest = _ordered(scaled, ids, rest)
+    kept = numpy.concatenate([*sure, rest[: int(numpy.searchsorted(numpy.cumsum(masses[rest]), need)) + 1]])
+    return scaled[kept], ids[kept]
 
 
 def sample(logits: numpy.typing.NDArray[numpy.float32], params: SamplingParams, seed: int, position: int) -> int:
@@ -88,10 +118,15 @@ def sample(logits: numpy.typing.NDArray[numpy.float32], params: SamplingParams, 
     """
     if params.temperature <= 0:
         return int(numpy.argmax(logits))
-    ids: Ids = numpy.flatnonzero(logits > -numpy.inf).astype(numpy.int64)
+    least = -numpy.inf
+    if params.top_p < 1:
+        # What has no mass is in no nucleus.
+        least = float(numpy.fmax.reduce(logits)) - _NO_MASS * params.temperature
+    ids: Ids = numpy.flatnonzero((logits > -numpy.inf) & (logits >= numpy.float64(least))).astype(numpy.int64)
     scaled: Floats = logits[ids].astype(numpy.float64) / params.temperature
     if 0 < params.top_k < len(ids):
-        kept = numpy.lexsort((ids, -scaled))[: params.top_k]
+        least = numpy.partition(scaled, -params.top_k)[-params.top_k]
+        kept = _ordered(scaled, ids, numpy.flatnonzero(scaled >= least))[: params.top_k]
         scaled, ids = scaled[kept], ids[kept]
     if params.top_p < 1:
         scaled, ids = _nucleus(scaled, ids, params.top_p)
@@ -99,4 +134,4 @@ def sample(logits: numpy.typing.NDArray[numpy.float32], params: SamplingParams, 
         keep = scaled >= scaled.max() + math.log(params.min_p)
         scaled, ids = scaled[keep], ids[keep]
     noisy = scaled + keyed_noise(seed, position, ids)
-    return int(ids[numpy.lexsort((ids, -noisy))[0]])
+    return int(ids[noisy == noisy.max()].min())
