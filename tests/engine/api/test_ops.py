@@ -102,7 +102,7 @@ async def test_metrics_have_the_names_that_dashboards_read(server: Server) -> No
     assert types == {
         **{f"tensorfold:{name}": "gauge" for name in (
             "requests_running", "requests_waiting", "requests_running_max", "generation_tokens_running",
-            "num_requests_running", "num_requests_waiting",
+            "num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "kv_cache_usage_perc",
         )},
         **{f"tensorfold:{name}": "counter" for name in (
             "prompt_tokens", "generation_tokens", "prompt_tokens_cached", "client_disconnections",
@@ -141,8 +141,24 @@ async def test_running_tokens_are_counted(server: Server) -> None:
     writer.write(request(body=chat_body(stream=True)))
     await reader.readuntil(b"reasoning_content")
     count = len(server.ids("one two three"))
-    assert f"tensorfold:generation_tokens_running {count}.0" in (await server.http.get("/metrics")).text
+    text = (await server.http.get("/metrics")).text
+    assert f"tensorfold:generation_tokens_running {count}.0" in text
+    filled = (len(server.engine.last.prompt_ids) + count) / server.engine.context_length
+    for name in ('ratio{pool="0"}', 'perc{stream="0"}'):
+        assert f"tensorfold:kv_cache_usage_{name} {filled}" in text
     writer.close()
+
+
+async def test_a_window_is_empty_where_nothing_has_been_said_yet(server: Server) -> None:
+    server.engine.script = [HOLD]
+    waiting = asyncio.create_task(server.chat())
+    await server.engine.submitted()
+    text = (await server.http.get("/metrics")).text
+    for name in ('ratio{pool="0"}', 'perc{stream="0"}'):
+        assert f"tensorfold:kv_cache_usage_{name} 0.0" in text
+        assert text.count(f"tensorfold:kv_cache_usage_{name.partition('{')[0]}{{") == 1
+    server.engine.replies[0].cancel()
+    await waiting
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ figure that cannot be known is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,11 +36,15 @@ HELP: dict[tuple[str, ...], str] = {
 }
 
 
+Tokens = tuple[int, int]
+"""Of a running request: tokens of its prompt, and those of its reply so far."""
+
+
 class Metrics:
     """The registry of one application."""
 
-    def __init__(self, engine: Engine, running_tokens: Callable[[], int]) -> None:
-        """`running_tokens` gives the tokens that running replies have so far."""
+    def __init__(self, engine: Engine, running: Callable[[], Sequence[Tokens]]) -> None:
+        """`running` gives the tokens of every request that runs."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.client_disconnections = 0
         self._registry = CollectorRegistry()
@@ -49,7 +53,7 @@ class Metrics:
             names: [Histogram(PREFIX + name, text, registry=self._registry, buckets=BUCKETS) for name in names]
             for names, text in HELP.items()
         }
-        self._registry.register(_Figures(engine, running_tokens, lambda: self.client_disconnections))
+        self._registry.register(_Figures(engine, running, lambda: self.client_disconnections))
 
     def observe(self, latency_s: float, first_token_s: float | None, stats: ReplyStats) -> None:
         """Count one finished reply; times in seconds."""
@@ -87,9 +91,11 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 class _Figures(Collector):
     """Counters and gauges as they are at the moment of a scrape."""
 
-    def __init__(self, engine: Engine, running_tokens: Callable[[], int], disconnections: Callable[[], int]) -> None:
+    def __init__(
+        self, engine: Engine, running: Callable[[], Sequence[Tokens]], disconnections: Callable[[], int]
+    ) -> None:
         self._engine = engine
-        self._running_tokens = running_tokens
+        self._running = running
         self._disconnections = disconnections
 
     def collect(self) -> Iterable[Metric]:
@@ -105,7 +111,10 @@ class _Figures(Collector):
         yield _counter(
             PREFIX + "generation_tokens", "Tokens generated for finished requests", health.completion_tokens_total
         )
-        yield _gauge(PREFIX + "generation_tokens_running", "Tokens of running replies so far", self._running_tokens())
+        replies = self._running()
+        so_far = sum(tokens for _, tokens in replies)
+        yield _gauge(PREFIX + "generation_tokens_running", "Tokens of running replies so far", so_far)
+        yield from self._windows(replies)
         yield _counter(
             PREFIX + "prompt_tokens_cached", "Prompt tokens resumed from kept states", health.cached_tokens_total
         )
@@ -118,6 +127,15 @@ class _Figures(Collector):
         for name in ("mtp_accepted", "spec_decode_num_accepted_tokens"):
             yield _counter(PREFIX + name, "Draft tokens that became part of a reply", health.accepted_total)
         yield from self._health_figures()
+
+    def _windows(self, replies: Sequence[Tokens]) -> Iterable[Metric]:
+        """How much of its window each reply fills; before its first token that is not known."""
+        filled = [(prompt + so_far) / self._engine.context_length for prompt, so_far in replies if so_far]
+        for name, label in (("kv_cache_usage_ratio", "pool"), ("kv_cache_usage_perc", "stream")):
+            family = GaugeMetricFamily(PREFIX + name, "Tokens of a running stream over the window", labels=[label])
+            for number, share in enumerate(filled or [0.0]):
+                family.add_metric([str(number)], share)
+            yield family
 
     def _health_figures(self) -> Iterable[Metric]:
         health = self._engine.health()

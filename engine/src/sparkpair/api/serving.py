@@ -74,7 +74,7 @@ class Serving:
         self.media = MediaDesk(options.media, Fetcher() if options.vision_urls else None)
         self.guide = Guide(options, checkpoint)
         self.started = int(time.time())
-        self.metrics = Metrics(engine, lambda: sum(generation.tokens_so_far for generation in self._running))
+        self.metrics = Metrics(engine, lambda: [(one.prompt_tokens, one.tokens_so_far) for one in self.generations()])
         self._running: set[Generation] = set()
         self._stopping = False
         self._smooths = options.stream_smooth_s > 0

@@ -20,9 +20,7 @@ def is_data_url(url: str) -> bool:
 
 
 def decoded(url: bytes) -> bytes:
-    """The bytes of a data URL in ASCII. Raises MediaError when it is malformed; the declared type plays no part.
-
-    """
+    """The bytes of a data URL in ASCII. Raises MediaError when it is malformed; the declared type plays no part."""
     head = _HEAD.match(url)
     if head is None:
         raise MediaError("the data URL is malformed; expected data:TYPE;base64,DATA")
