@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+from typing import Any
 
 import openai
 import pytest
@@ -13,10 +13,14 @@ from tests.engine.api.conftest import MODEL, Serve, Server
 from tests.engine.api.raw import chat_body, request
 from tests.engine.api.scripted import HOLD
 
-BUSY = {
-    "message": "the server is busy: 1 requests run and 0 may wait; try again later",
-    "type": "rate_limit_error", "param": None, "code": "rate_limit_exceeded",
-}  # fmt: skip
+BUSY = "the server is busy: 1 requests run and 0 may wait; try again later"
+HI = [{"role": "user", "content": "Hi"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": HI},
+    "/v1/completions": {"prompt": "Hi"},
+    "/v1/responses": {"input": "Hi"},
+    "/v1/messages": {"model": MODEL, "max_tokens": 9, "messages": HI},
+}
 
 
 def release(server: Server) -> None:
@@ -24,19 +28,25 @@ def release(server: Server) -> None:
         reply.go_on()
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", BODIES)
 async def test_refusal_is_the_same_streamed_or_not_and_comes_before_the_stream(serve: Serve, path: str) -> None:
     async with serve([HOLD, [1]], max_queued=0) as server:
         running = asyncio.create_task(server.chat(max_tokens=1))
         await server.engine.submitted()
         for stream in (False, True):
-            body = {"prompt": "a", "messages": [{"role": "user", "content": "Hi"}], "stream": stream}
-            response = await server.http.post(path, content=json.dumps(body))
+            response = await server.http.post(path, json={**BODIES[path], "stream": stream})
             assert (response.status_code, response.headers["retry-after"]) == (429, "5")
             assert response.headers["content-type"] == "application/json"
-            assert response.json() == {"error": BUSY}
+            told = response.json()
+            if path == "/v1/messages":
+                assert told["type"] == "error"
+                assert told["error"] == {"type": "overloaded_error", "message": BUSY}
+            else:
+                limited = {"type": "rate_limit_error", "param": None, "code": "rate_limit_exceeded"}
+                assert told == {"error": {"message": BUSY, **limited}}
         with pytest.raises(openai.RateLimitError):
             await server.openai.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi"}])
+        assert len(server.engine.replies) == 1
         release(server)
         assert (await running).status_code == 200
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import deque
 from typing import Any, NoReturn
 
@@ -142,3 +143,26 @@ def test_scanner_is_given_no_more_than_a_window(name: str, monkeypatch: pytest.M
     monkeypatch.setattr(json_reader, "scanstring", noted(json_reader.scanstring))
     assert read_json(cut(json.dumps(LARGE[name]).encode(), 256 * 1024)) == LARGE[name]
     assert 0 < longest < 4 * json_reader.WINDOW
+
+
+def test_other_threads_get_a_turn_for_every_window_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(json_reader.time, "sleep", pauses.append)
+    raw = json.dumps(LARGE["ids"]).encode()
+    assert read_json(cut(raw, 256 * 1024)) == LARGE["ids"]
+    assert len(pauses) >= len(raw) // json_reader.WINDOW
+    assert min(pauses) > 0
+
+
+def test_a_long_text_is_in_memory_once_and_its_bytes_are_given_up() -> None:
+    size = 16 * 2**20
+    parts = cut(b'["' + b"x" * size + b'"]', 256 * 1024)
+    tracemalloc.start()
+    try:
+        (text,) = read_json(parts)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(text) == size
+    assert not parts
+    assert most < 1.3 * size
