@@ -9,10 +9,11 @@ import ctypes
 import gc
 import json
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.engine.api.conftest import Serve, Server
+from tests.engine.api.conftest import Serve
 from tests.engine.api.raw import Answer, chat_body, read_answer, request
 from tests.engine.api.test_malformed import BODIES, CHAT_FIELDS, COMPLETION_FIELDS, HI, check
 
@@ -189,6 +190,8 @@ FIELDS = {
     **{f"body: {name}": request(CHAT, body) for name, body in BODIES.items()},
 }  # fmt: skip
 CASES = {**TRANSPORT, **{name: Case(sent, (400,)) for name, sent in FIELDS.items()}}
+OF_LIMIT = frozenset({"length of the limit and one", "chunks over the limit", "body over the limit"})
+"""Cases that mean a server with this limit."""
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 WARM_UP = 4
@@ -210,9 +213,12 @@ async def answer_of(reader: asyncio.StreamReader) -> Answer | None:
         return None
 
 
-async def play(server: Server, name: str, case: Case) -> None:
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+async def play(connect: Connect, name: str, case: Case) -> None:
     """Send one case and check every answer."""
-    reader, writer = await server.connect()
+    reader, writer = await connect()
     writer.write(case.sent)
     if case.half_closed:
         writer.write_eof()
@@ -246,7 +252,7 @@ async def test_every_hostile_request_ends_as_documented_and_memory_stays_flat(se
         measured = []
         for _ in range(ROUNDS):
             for name, case in CASES.items():
-                await play(server, name, case)
+                await play(server.connect, name, case)
             measured.append(resident_bytes())
         assert server.engine.replies == []
         server.says("</think>", "Yes.", "<|user|>")
