@@ -108,6 +108,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": strict({"type": "integer", "minimum": 3, "maximum": 2})}, "response_format", "minimum"),
     ({"guided_json": 1}, "guided_json", "expected a JSON schema"),
     ({"guided_json": {"type": "string", "pattern": "a(?!b)"}}, "guided_json", "ookahead"),
+    ({"guided_json": {"enum": ["x" * 200_000]}}, "guided_json", "at most 131072 characters"),
+    ({"guided_json": " " * 2_000_000}, "guided_json", "at most 1048576 characters"),
     ({"guided_regex": ""}, "guided_regex", "a non-empty string"),
     ({"guided_regex": ["a"]}, "guided_regex", "a non-empty string"),
     ({"guided_regex": "a(?=b)"}, "guided_regex", "Lookahead is not supported"),

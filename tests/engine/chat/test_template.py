@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -227,6 +228,18 @@ def test_past_call_without_valid_arguments_is_left_out_with_its_result(
         "<think></think>x<tool_call>good</tool_call><|observation|><tool_response>there</tool_response>"
         "<|assistant|><think>"
     )
+
+
+def test_a_reply_of_very_many_calls_and_results_without_ids_is_taken_in_a_moment() -> None:
+    """Looked for among all others, or moved up one by one, they would take minutes, in which nothing else is served."""
+    many = 40_000
+    calls = [call("f", "{}", ""), call("f", "oops", "broken")] * (many // 2)
+    results = [{"role": "tool", "content": "x"}] * many
+    started = time.process_time()
+    taken = normalise_messages([USER, {"role": "assistant", "tool_calls": calls}, *results])
+    assert time.process_time() - started < 10
+    assert len(taken[1]["tool_calls"]) == many // 2
+    assert len(taken) == 2 + many // 2
 
 
 def test_leading_system_messages_are_joined_and_later_ones_stay(render: Callable[..., str]) -> None:

@@ -12,18 +12,20 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from sparkpair.api.errors import ClientGone, body_too_large, invalid, too_many_bodies
 from sparkpair.api.json_reader import BadJson, read_json
 
+T = TypeVar("T")
+
 MOST_AT_ONCE = 4
 """Bodies of the largest size that may be held at the same time, or as many bytes of smaller ones."""
 
 OFF_LOOP_BYTES = 64 * 1024
-"""Bodies from this size on are parsed in a thread, so that streams go on meanwhile."""
+"""Bodies from this size on are parsed and checked in a thread, so that streams go on meanwhile."""
 
 
 class BodyRoom:
@@ -62,9 +64,12 @@ async def read_object(request: Request, limit: int) -> dict[str, Any]:
         request.state.body_bytes = sum(map(len, parts))
         if not parts:
             return {}
-        if request.state.body_bytes < OFF_LOOP_BYTES:
-            return parse_object(parts)
-        return await asyncio.to_thread(parse_object, parts)
+        return await off_loop(request, lambda: parse_object(parts))
+
+
+async def off_loop(request: Request, work: Callable[[], T]) -> T:
+    """What `work` makes of the request's body, in a thread if that is large: streams go on meanwhile."""
+    return work() if request.state.body_bytes < OFF_LOOP_BYTES else await asyncio.to_thread(work)
 
 
 async def _read(request: Request, limit: int, take: Callable[[int], None]) -> deque[bytes]:

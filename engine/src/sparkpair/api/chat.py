@@ -10,12 +10,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sparkpair.api.body import read_object
+from sparkpair.api.body import off_loop, read_object
 from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import ApiError, error_body
 from sparkpair.api.fields import Fields
 from sparkpair.api.generation import ReplyEnd
-from sparkpair.api.params import HARMLESS, ReplyParams, chat_params
+from sparkpair.api.params import ReplyParams, chat_params
 from sparkpair.api.replies import GenerationResponse, dump, statistics, usage
 from sparkpair.api.serving import Serving
 from sparkpair.api.sse import DONE, encode_event
@@ -107,9 +107,7 @@ async def create_chat_completion(request: Request) -> Response:
     """Continue a conversation."""
     serving: Serving = request.app.state.serving
     fields = Fields(await read_object(request, serving.options.max_body_bytes))
-    params = chat_params(fields, serving.options, serving.checkpoint)
-    for name in fields.unknown():
-        if name not in HARMLESS:
-            serving.notices.ignored("chat/completions", name)
+    params = await off_loop(request, lambda: chat_params(fields, serving.options, serving.checkpoint))
+    serving.notices.unknown("chat/completions", fields)
     work = await attended(request.receive, serving.chat_work(params))
     return GenerationResponse(serving, work, ChatDialect(params))

@@ -9,12 +9,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sparkpair.api.body import read_object
+from sparkpair.api.body import off_loop, read_object
 from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import ApiError, error_body
 from sparkpair.api.fields import Fields
 from sparkpair.api.generation import ReplyEnd
-from sparkpair.api.params import HARMLESS, ReplyParams, completion_params
+from sparkpair.api.params import ReplyParams, completion_params
 from sparkpair.api.replies import GenerationResponse, dump, statistics, usage
 from sparkpair.api.serving import Serving
 from sparkpair.api.sse import DONE, encode_event
@@ -78,9 +78,7 @@ async def create_completion(request: Request) -> Response:
     """Continue a text."""
     serving: Serving = request.app.state.serving
     fields = Fields(await read_object(request, serving.options.max_body_bytes))
-    params = completion_params(fields, serving.options, serving.checkpoint)
-    for name in fields.unknown():
-        if name not in HARMLESS:
-            serving.notices.ignored("completions", name)
+    params = await off_loop(request, lambda: completion_params(fields, serving.options, serving.checkpoint))
+    serving.notices.unknown("completions", fields)
     work = await attended(request.receive, serving.completion_work(params))
     return GenerationResponse(serving, work, CompletionDialect(params))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparkpair.api.errors import invalid
@@ -31,9 +31,9 @@ class Fields:
         self._asked.add(name)
         return self._values.get(name)
 
-    def unknown(self) -> list[str]:
-        """Names that were sent but never asked for."""
-        return [name for name in self._values if name not in self._asked]
+    def unknown(self) -> Iterator[str]:
+        """Names that were sent but not asked for so far."""
+        return (name for name in self._values if name not in self._asked)
 
     def boolean(self, name: str, default: bool) -> bool:
         """A boolean. Raises ApiError 400 for anything else, as all of these do."""

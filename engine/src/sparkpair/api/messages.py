@@ -6,7 +6,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
-from sparkpair.api.body import read_object
+from sparkpair.api.body import off_loop, read_object
 from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import REQUEST_ID, ApiError
 from sparkpair.api.fields import Fields
@@ -52,8 +52,11 @@ async def count_tokens(request: Request) -> Response:
 async def _params(request: Request, *, counting: bool) -> ChatParams:
     serving: Serving = request.app.state.serving
     fields = Fields(await read_object(request, serving.options.max_body_bytes))
-    body = chat_body(fields, serving.notices, counting=counting)
-    params = chat_params(Fields(body), serving.options, serving.checkpoint, CHAT_NAMES)
-    for name in fields.unknown():
-        serving.notices.ignored("messages", name)
+
+    def check() -> ChatParams:
+        body = chat_body(fields, serving.notices, counting=counting)
+        return chat_params(Fields(body), serving.options, serving.checkpoint, CHAT_NAMES)
+
+    params = await off_loop(request, check)
+    serving.notices.unknown("messages", fields)
     return params

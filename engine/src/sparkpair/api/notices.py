@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import logging
+from itertools import islice
+
+from sparkpair.api.fields import Fields
+from sparkpair.api.params import HARMLESS
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +21,12 @@ class Notices:
 
     def __init__(self) -> None:
         self._said: set[str] = set()
+
+    def unknown(self, route: str, fields: Fields) -> None:
+        """Say so of the fields that a route was sent and did not ask for; of very many, of the first."""
+        for name in islice(fields.unknown(), _MOST):
+            if name not in HARMLESS:
+                self.ignored(route, name)
 
     def ignored(self, route: str, field: str) -> None:
         """Log once that a field of a route is accepted and ignored."""

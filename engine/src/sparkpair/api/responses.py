@@ -8,11 +8,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
-from sparkpair.api.body import read_object
+from sparkpair.api.body import off_loop, read_object
 from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import ApiError, invalid
 from sparkpair.api.fields import Fields
-from sparkpair.api.params import chat_params
+from sparkpair.api.params import ChatParams, chat_params
 from sparkpair.api.replies import GenerationResponse
 from sparkpair.api.response_dialect import ResponsesDialect
 from sparkpair.api.response_request import CHAT_NAMES, chat_body, own_items
@@ -32,15 +32,17 @@ async def create_response(request: Request) -> Response:
     earlier = [] if previous is None else _conversation(store, previous)
     own = [_resolved(item, store) for item in own_items(fields)]
     keep = fields.boolean("store", True)
+
+    def check() -> ChatParams:
+        body = chat_body(fields, earlier, own, serving.notices)
+        return chat_params(Fields(body), serving.options, serving.checkpoint, CHAT_NAMES)
+
     try:
-        params = chat_params(
-            Fields(chat_body(fields, earlier, own, serving.notices)), serving.options, serving.checkpoint, CHAT_NAMES
-        )
+        params = await off_loop(request, check)
         work = await attended(request.receive, serving.chat_work(params))
     except ApiError as error:
         raise error.renamed(CHAT_NAMES) from None
-    for name in fields.unknown():
-        serving.notices.ignored("responses", name)
+    serving.notices.unknown("responses", fields)
 
     def finished(response: dict[str, Any]) -> None:
         if keep:

@@ -14,10 +14,13 @@ from typing import Any
 
 from sparkpair.api.errors import ApiError, invalid, unsupported
 from sparkpair.api.fields import Fields
-from sparkpair.grammar.form import JSON_OBJECT, Form, FormRefused, choice_form, schema_form
+from sparkpair.grammar.form import JSON_OBJECT, MOST_CHARACTERS, Form, FormRefused, choice_form, schema_form
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 """Members of `structured_outputs`, of which a request names one."""
+
+MOST_WRITTEN = 8 * MOST_CHARACTERS["json_schema"]
+"""Characters of a schema that is given as a string, blanks between its parts included."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,6 +95,8 @@ def _said(param: str, read: Any, value: Any, place: str | None = None) -> Form |
 
 def _schema(value: Any) -> Form:
     if isinstance(value, str):
+        if len(value) > MOST_WRITTEN:
+            raise FormRefused(f"expected at most {MOST_WRITTEN} characters")
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sparkpair.api.body import read_object
+from sparkpair.api.body import off_loop, read_object
 from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import invalid, unsupported
 from sparkpair.api.fields import Fields
-from sparkpair.api.params import HARMLESS, chat_params, model_name
+from sparkpair.api.params import ChatParams, chat_params, model_name
 from sparkpair.api.serving import OFF_LOOP_CHARACTERS, Serving
 from sparkpair.chat.tokenizer import TextTokenizer
 
@@ -33,10 +34,8 @@ async def tokenize(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     fields = Fields(await read_object(request, serving.options.max_body_bytes))
     with_strings = fields.boolean("return_token_strs", False)
-    ids = await attended(request.receive, ids_of(fields, serving))
-    for name in fields.unknown():
-        if name not in HARMLESS:
-            serving.notices.ignored("tokenize", name)
+    ids = await attended(request.receive, ids_of(fields, serving, partial(off_loop, request)))
+    serving.notices.unknown("tokenize", fields)
     tokenizer = serving.checkpoint.tokenizer
     limit = serving.engine.context_length
     if len(ids) < SLICE:
@@ -44,8 +43,14 @@ async def tokenize(request: Request) -> Response:
     return _json(await asyncio.to_thread(_tokenized, ids, limit, tokenizer, with_strings))
 
 
-async def ids_of(fields: Fields, serving: Serving) -> tuple[int, ...]:
-    """The ids of `prompt` or of `messages`. Raises ApiError."""
+async def _here(work: Callable[[], ChatParams]) -> ChatParams:
+    return work()
+
+
+async def ids_of(
+    fields: Fields, serving: Serving, run: Callable[[Callable[[], ChatParams]], Awaitable[ChatParams]] = _here
+) -> tuple[int, ...]:
+    """The ids of `prompt` or of `messages`, which `run` has checked. Raises ApiError."""
     prompt = fields.string("prompt")
     markers = fields.boolean("add_special_tokens", True)
     add_generation_prompt = fields.boolean("add_generation_prompt", True)
@@ -58,7 +63,7 @@ async def ids_of(fields: Fields, serving: Serving) -> tuple[int, ...]:
         return await serving.text_ids(prompt, markers)
     if prompt is not None:
         raise invalid("prompt: expected only one of prompt and messages", "prompt")
-    params = chat_params(fields, serving.options, serving.checkpoint)
+    params = await run(lambda: chat_params(fields, serving.options, serving.checkpoint))
     return (await serving.chat_prompt(params, add_generation_prompt=add_generation_prompt)).ids
 
 
@@ -68,8 +73,7 @@ async def detokenize(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     fields = Fields(await read_object(request, serving.options.max_body_bytes))
     ids = given_ids(fields, serving)
-    for name in fields.unknown():
-        serving.notices.ignored("detokenize", name)
+    serving.notices.unknown("detokenize", fields)
     tokenizer, known = serving.checkpoint.tokenizer, serving.checkpoint.vocab_size
     if len(ids) < OFF_LOOP_CHARACTERS:
         return _json(_detokenized(ids, tokenizer, known))

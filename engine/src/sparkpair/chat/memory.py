@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 MOST_REPLIES = 1024
@@ -38,18 +38,19 @@ class ReasoningMemory:
             self._forget_oldest()
         self._forget_expired()
 
-    def restore(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The messages, with what is remembered wherever a past reply has calls and no reasoning."""
+    def restore(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages, with what is remembered wherever a past reply has calls and no reasoning: such a one is
+        another, as the caller's data is never changed.
+        """
         self._forget_expired()
         return [self._restored(message) for message in messages]
 
-    def _restored(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        restored = dict(message)
-        if "reasoning_content" not in restored:
-            for call in restored.get("tool_calls") or ():
+    def _restored(self, message: dict[str, Any]) -> dict[str, Any]:
+        if "reasoning_content" not in message:
+            for call in message.get("tool_calls") or ():
                 if (first := self._first_id.get(call["id"])) is not None:
-                    return {**restored, "reasoning_content": self._replies[first][2]}
-        return restored
+                    return {**message, "reasoning_content": self._replies[first][2]}
+        return message
 
     def _forget_expired(self) -> None:
         oldest = self._clock() - OLDEST_S

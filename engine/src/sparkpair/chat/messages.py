@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -159,20 +160,20 @@ def _arguments(arguments: Any) -> dict[str, Any] | None:
 
 def _pair_results(messages: list[dict[str, Any]]) -> None:
     """Give calls without an id one, and results without an id that of the first call that has no result yet."""
-    waiting: list[str] = []
+    waiting: deque[str] = deque()
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
             calls = message.get("tool_calls", ())
             for number, call in enumerate(calls):
                 call["id"] = call["id"] or f"call_{index}_{number}"
             answered = _answered(messages, index + 1) if calls else set()
-            waiting = [call["id"] for call in calls if call["id"] not in answered]
+            waiting = deque(call["id"] for call in calls if call["id"] not in answered)
         elif message["role"] == "tool" and not message.get("tool_call_id"):
             if not waiting:
                 raise BadMessages(
                     f"messages[{index}].tool_call_id: expected the id of a call; none before it lacks a result"
                 )
-            message["tool_call_id"] = waiting.pop(0)
+            message["tool_call_id"] = waiting.popleft()
 
 
 def _answered(messages: Sequence[Mapping[str, Any]], index: int) -> set[str]:
@@ -204,7 +205,7 @@ def _without_broken_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]
         if message["role"] == "assistant":
             calls = message.pop("tool_calls", [])
             whole = [call for call in calls if call["function"]["arguments"] is not None]
-            dropped = {call["id"] for call in calls if call not in whole}
+            dropped = {call["id"] for call in calls if call["function"]["arguments"] is None}
             if dropped:
                 logger.warning("left %d past call(s) without valid arguments out of a prompt", len(dropped))
             if whole:

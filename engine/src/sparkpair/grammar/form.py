@@ -64,12 +64,25 @@ JSON_OBJECT = Form("json_schema", '{"type":"object"}')
 """Any JSON object."""
 
 
+_SCHEMAS = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def schema_form(schema: object) -> Form:
-    """The form of a JSON schema that has been parsed already. Raises FormRefused."""
+    """The form of a JSON schema that has been parsed already. Raises FormRefused, without writing all of it where it is
+    far too large.
+    """
+    limit = MOST_CHARACTERS["json_schema"]
+    pieces: list[str] = []
+    size = 0
     try:
-        return Form("json_schema", json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+        for piece in _SCHEMAS.iterencode(schema):
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise FormRefused(f"expected at most {limit} characters")
     except RecursionError:
         raise FormRefused("is nested too deeply") from None
+    return Form("json_schema", "".join(pieces))
 
 
 def choice_form(choices: Sequence[str]) -> Form:
