@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from openai import OpenAI
@@ -156,3 +157,23 @@ def test_a_prompt_that_extends_another_resumes_on_both_ranks(client: OpenAI) -> 
     assert first[2] == 0
     assert ask(500) == (first[0], 500, 500)
     assert ask(600)[2] == 448
+
+
+def test_another_effort_reads_the_conversation_anew_and_usage_shows_it(client: OpenAI) -> None:
+    def asked(effort: Literal["low", "high"]) -> tuple[int, int]:
+        reply = client.chat.completions.create(
+            model="miniature",
+            messages=[{"role": "user", "content": "Tell me of rivers and of lakes. " * 30}],
+            max_tokens=1,
+            reasoning_effort=effort,
+        )
+        assert reply.usage is not None
+        assert reply.usage.prompt_tokens_details is not None
+        return reply.usage.prompt_tokens_details.cached_tokens or 0, reply.usage.prompt_tokens
+
+    assert asked("low")[0] < 64
+    cached, prompt = asked("low")
+    assert cached == prompt > 128
+    assert asked("high")[0] < 64, "the effort stands at the beginning of the prompt"
+    cached, prompt = asked("high")
+    assert cached == prompt
