@@ -181,15 +181,19 @@ class LeaderEngine:
             self._die(error)
 
     def _note_pool(self) -> None:
-        """The pool's figures as of now, for `health`, which is asked by another thread."""
+        """The pool's and the replies' figures as of now, for `health`, which is asked by another thread."""
         keeper = self._keeper
         self._totals = dataclasses.replace(
             self._totals,
+            completion_tokens_running=self._produced(),
             kept_prompts=keeper.kept_count,
             kept_bytes=keeper.kept_bytes,
             pool_tokens=keeper.tokens,
             pool_free_tokens=keeper.free_tokens,
         )
+
+    def _produced(self) -> int:
+        return sum(stream.produced for stream in self._streams)
 
     def _fits(self, job: Job) -> bool:
         return self._keeper.fits(job.request.most_tokens)
@@ -365,6 +369,7 @@ class LeaderEngine:
             requests_total=totals.requests_total + 1,
             prompt_tokens_total=totals.prompt_tokens_total + stats.prompt_tokens,
             completion_tokens_total=totals.completion_tokens_total + stats.completion_tokens,
+            completion_tokens_running=self._produced(),
             cached_tokens_total=totals.cached_tokens_total + stats.cached_tokens,
             prefill_seconds_total=totals.prefill_seconds_total + stats.prefill_s,
             decode_seconds_total=totals.decode_seconds_total + stats.decode_s,

@@ -177,7 +177,9 @@ class Reply(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """Counters and gauges at one instant; reading them takes no lock the engine's steps take."""
+    """Counters and gauges at one instant; reading them takes no lock the engine's steps take. Totals are of requests
+    that have ended, `completion_tokens_running` the tokens so far of those that have not.
+    """
 
     error: str | None
     requests_running: int
@@ -195,6 +197,7 @@ class EngineHealth:
     iteration_s: float
     ranks: tuple[RankStep, ...]
     paused: int = 0
+    completion_tokens_running: int = 0
     rounds_total: int = 0
     drafted_total: int = 0
     accepted_total: int = 0

@@ -182,6 +182,7 @@ class ScriptedEngine:
             requests_total=len(self.replies) - running,
             prompt_tokens_total=11,
             completion_tokens_total=22,
+            completion_tokens_running=5,
             cached_tokens_total=3,
             prefill_seconds_total=1.5,
             decode_seconds_total=2.5,

@@ -45,7 +45,7 @@ async def test_health_has_every_figure(server: Server) -> None:
         "requests_waiting": 2,
         "requests_total": 0,
         "prompt_tokens_total": 11,
-        "completion_tokens_total": 22,
+        "completion_tokens_total": 27,
         "cached_tokens_total": 3,
         "rounds_total": 13,
         "drafted_total": 18,
@@ -122,6 +122,8 @@ async def test_metrics_have_the_names_that_dashboards_read(server: Server) -> No
         )},
     }  # fmt: skip
     assert "tensorfold:prompt_tokens_total 11.0" in response.text
+    assert "tensorfold:generation_tokens_total 22.0" in response.text
+    assert "tensorfold_health:completion_tokens_total 27.0" in response.text
     for name, value in (("decode_rounds", 13), ("mtp_drafted", 18), ("mtp_accepted", 12)):
         assert f"tensorfold:{name}_total {value}.0" in response.text
     assert 'tensorfold_health:streams{state="filling"} 0.0' in response.text

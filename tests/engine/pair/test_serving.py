@@ -128,6 +128,22 @@ def test_a_client_that_leaves_during_a_long_prompt_frees_the_engine(client: Open
     assert health(pair)["completion_tokens_total"] == int(str(before)) + 1
 
 
+def test_tokens_of_a_running_reply_count_at_once_and_once(pair: World) -> None:
+    def total() -> int:
+        return int(str(health(pair)["completion_tokens_total"]))
+
+    seen = [total()]
+    connection = post(pair, {**LONG, "stream": True})
+    while seen[-1] < seen[0] + 5:
+        seen.append(total())
+    connection.close()
+    while health(pair)["requests_running"]:
+        seen.append(total())
+    seen += [total(), total()]
+    assert seen == sorted(seen)
+    assert seen[-1] == seen[-2] >= seen[0] + 5
+
+
 def test_four_requests_run_at_once_and_the_fifth_waits(client: OpenAI, pair: World) -> None:
     running = [post(pair, {**LONG, "prompt": f"On and on {number}", "stream": True}) for number in range(4)]
     wait_until(pair, "requests_running", 4)
