@@ -156,6 +156,7 @@ def page(routes: Mapping[str, Any]) -> Iterator[str]:
     yield f"| functions of a request | {functions.MOST_FUNCTIONS} |"
     yield f"| replies whose reasoning is kept for clients that drop it | {memory.MOST_REPLIES} |"
     yield f"| age of such a reply, seconds | {memory.OLDEST_S:.0f} |"
+    yield from ["", "## Clients", "", *CLIENTS.strip().split("\n")]
 
 
 def forms_section() -> Iterator[str]:
@@ -250,6 +251,19 @@ seconds an empty delta (chat), a ping (messages) or a comment (responses). Every
 unstreamed one is the sum of the streamed one. `sparkpair` beside a reply has times in seconds, how many tokens were
 drafted and accepted, and the step that each rank has executed.
 """.replace("HARMLESS", ", ".join(f"`{name}`" for name in sorted(params.HARMLESS)))
+
+CLIENTS = """
+Tested over a real socket, streamed and not, with calls, refusals, a full server and failures in the middle of a reply:
+openai 2 and 3, anthropic, LangChain and LiteLLM for Python, openai and the AI SDK for Node. Of agent programs one turn
+in which the model calls their shell: Codex (`wire_api` `responses`), Claude Code (`ANTHROPIC_BASE_URL`) and opencode (a
+provider with the package `@ai-sdk/openai-compatible`). Their settings are in `tests/engine/clients/test_agents.py`, the
+versions in `requirements-dev.txt` and beside the tests.
+
+Agents ask for models by names of their own for side work: `--alias` lets them in. At its start opencode asks models.dev
+for a list of models, unless `OPENCODE_DISABLE_MODELS_FETCH=1`, and npm's registry for a package that its settings might
+use; it does without either. Where a server fails with 500 it asks again and again, which looks as if it hung: the
+server's log says why. aider is not tested: it calls no functions, and what it talks with, LiteLLM, is.
+"""
 
 ERRORS = """
 OpenAI routes answer `{"error": {"message", "type", "param", "code"}}`, always with all four keys; Messages routes

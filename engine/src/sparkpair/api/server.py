@@ -18,10 +18,11 @@ from sparkpair.api.serving import Serving
 from sparkpair.errors import UserError
 
 GRACE_S = 5
+"""How long connections may take to end once the server stops."""
+
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept, longer than the pools of common clients keep theirs: who closes first never
 sends a request into a connection that is being closed."""
-"""How long connections may take to end once the server stops."""
 
 
 class _Server(uvicorn.Server):
