@@ -191,7 +191,7 @@ FIELDS = {
 }  # fmt: skip
 CASES = {**TRANSPORT, **{name: Case(sent, (400,)) for name, sent in FIELDS.items()}}
 OF_LIMIT = frozenset({"length of the limit and one", "chunks over the limit", "body over the limit"})
-"""Cases that mean a server with this limit."""
+"""Cases that mean a server that reads no more."""
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 WARM_UP = 4
