@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sparkpair.api import json_reader
 from sparkpair.api.json_reader import BadJson, read_json
@@ -40,6 +40,7 @@ def in_windows(parts: deque[bytes], window: int) -> Any:
 # A list longer than a window whose values' end is written with two signs, none of which is in sight.
 @example(value=[{"\x1f𐀀": None}, [None] * 3, [None] * 4], layout={"ensure_ascii": True, "indent": 2}, window=40, size=1)
 @given(value=VALUES, layout=LAYOUTS, window=st.integers(40, 90), size=st.integers(1, 50))
+@settings(deadline=None)
 def test_what_was_written_is_read_again(value: Any, layout: dict[str, Any], window: int, size: int) -> None:
     raw = json.dumps(value, **layout).encode()
     assert in_windows(cut(raw, size), window) == value
@@ -71,6 +72,7 @@ SIGNS = '[]{},:"\\ue1-. \n\x01tfnNI' + "dD8c"
     ),
     window=st.integers(40, 90),
 )
+@settings(deadline=None)
 def test_whatever_the_text_the_library_agrees(text: str, window: int) -> None:
     try:
         wanted = strictly(text.encode())
