@@ -194,21 +194,9 @@ def test_good_arguments_are_confirmed_without_serving(miniature: pathlib.Path) -
 
 
 def test_arguments_are_checked_without_torch(miniature: pathlib.Path) -> None:
-    serve = [
-        "sparkpair",
-        "serve",
-        str(miniature),
-        "--tp",
-        "2",
-        "--master",
-        LOOPBACK,
-        "--drafter",
-        "mtp",
-        "--check-args",
-    ]
-    found = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", *serve], capture_output=True, text=True, check=True
-    )
+    serve = ["serve", str(miniature), "--tp", "2", "--master", LOOPBACK, "--drafter", "mtp", "--check-args"]
+    command = [sys.executable, "-X", "importtime", "-m", "sparkpair", *serve]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in found.stderr.splitlines()}
     assert "sparkpair.checked" in imported
     assert "torch" not in imported
