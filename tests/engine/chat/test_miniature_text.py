@@ -6,7 +6,6 @@ transformers.
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from pathlib import Path
 
@@ -52,13 +51,11 @@ def test_readable_ids_are_printable_text(tmp_path: Path) -> None:
     assert not set(layout.readable_ids) & set(layout.special_ids.values())
 
 
-def test_same_size_gives_the_same_bytes_within_a_second(tmp_path: Path) -> None:
+def test_same_size_gives_the_same_bytes(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     first.mkdir()
     second.mkdir()
-    start = time.monotonic()
     write_tokenizer(first, 1536)
-    assert time.monotonic() - start < 1
     write_tokenizer(second, 1536)
     assert [(first / name).read_bytes() for name in FILES] == [(second / name).read_bytes() for name in FILES]
 

