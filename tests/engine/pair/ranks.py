@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 from tests.engine.devices import rank_device
@@ -103,10 +102,9 @@ class World:
             self.start(rank)
         self.ranks[0].wait_for("serving ")
 
-    def crash(self, rank: int) -> float:
-        """Kill a rank without warning; returns when, on the monotonic clock."""
+    def crash(self, rank: int) -> None:
+        """Kill a rank without warning."""
         os.kill(self.ranks[rank].process.pid, signal.SIGKILL)
-        return time.monotonic()
 
     def stop(self, rank: int) -> None:
         """Ask a rank to end."""
