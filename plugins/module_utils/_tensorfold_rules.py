@@ -37,6 +37,8 @@ _NEEDS = {
     "dispram_socket_dir": ("display_kv_backend", "dispram"),
     "dispram_client_dir": ("display_kv_backend", "dispram"),
 }
+# How long a release waits that tells late from lost.
+_PATIENT_S = 300
 _SPILL = ("spill_dir", "spill_highwater", "spill_min_tokens", "spill_min_free_gib", "spill_flush_s")
 
 
@@ -63,7 +65,9 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> Problems:
 
 
 def notes(settings: Mapping[str, Any], given: Collection[str]) -> list[str]:
-    """Return a sentence for every setting that somebody set and that has no effect beside the others."""
+    """Return a sentence for every setting that was set and has no effect beside the others, and for every fault of the
+    chosen release that ends both ranks and was mended in a later one.
+    """
     needs = [(name, other, value) for name, (other, value) in _NEEDS.items() if settings[other] != value]
     result = [
         f"sparkpair_{name} has no effect while sparkpair_{other} is not {_word(value)}"
@@ -72,6 +76,23 @@ def notes(settings: Mapping[str, Any], given: Collection[str]) -> list[str]:
     ]
     if not settings["spill_gib"]:
         result += [f"sparkpair_{name} has no effect while sparkpair_spill_gib is 0" for name in _SPILL if name in given]
+    return result + _known_faults(settings)
+
+
+def _known_faults(settings: Mapping[str, Any]) -> list[str]:
+    release, wait = settings["release"], settings["roce_wait_s"]
+    result = []
+    if settings["comm"] == "roce" and not at_least(release, "v1.6") and wait < _PATIENT_S:
+        result.append(
+            f"release {release} takes a rank that is {wait} s late for lost, upon which both end; "
+            f"sparkpair_roce_wait_s: {_PATIENT_S} is what releases from v1.6 on wait"
+        )
+    if not at_least(release, "v1.8"):
+        result.append(
+            f"release {release} copies all kept prompts before it drops one, so that a new conversation after a long "
+            "one may take the memory of both machines; v1.8 has mended that, and before it only a larger "
+            "sparkpair_memory_reserve_gib or fewer sparkpair_cache_entries help"
+        )
     return result
 
 

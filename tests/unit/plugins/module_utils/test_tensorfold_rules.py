@@ -164,6 +164,18 @@ def test_a_setting_without_effect_is_said_and_not_refused() -> None:
     ]
 
 
+def test_o02_m04_faults_of_an_old_release_that_end_both_ranks_are_said_with_what_helps() -> None:
+    late, memory = _tensorfold_rules.notes(one(release="v1.3.2"), ["release"])
+    assert late.startswith("release v1.3.2 takes a rank that is 20 s late for lost")
+    assert "sparkpair_roce_wait_s: 300" in late
+    assert "v1.8 has mended that" in memory
+    # Who waits longer, or does not gather by RDMA, is not told of the wait.
+    for values in ({"roce_wait_s": 300}, {"comm": "nccl"}):
+        assert _tensorfold_rules.notes(one(release="v1.3.2", **values), ["release"]) == [memory]
+    assert _tensorfold_rules.notes(one(release="v1.6"), ["release"]) == [memory.replace("v1.3.2", "v1.6")]
+    assert _tensorfold_rules.notes(one(release="v1.8"), ["release"]) == _tensorfold_rules.notes(one(), []) == []
+
+
 @pytest.mark.parametrize(
     ("values", "component", "licence"),
     [
