@@ -66,6 +66,16 @@ class CountingAllocator(TorchDispatchMode):
         weakref.finalize(storage, freed)
 
 
+class CountedStates(dict[int, Any]):
+    """Kept states, which counts how many there were at once."""
+
+    most = 0
+
+    def __setitem__(self, name: int, state: Any) -> None:
+        super().__setitem__(name, state)
+        self.most = max(self.most, len(self))
+
+
 class CountedRunner(StepRunner):
     """Executes steps under the counting allocator."""
 
@@ -108,6 +118,7 @@ async def test_m04_an_engine_under_pressure_never_takes_more_than_the_estimate(t
     assert allocator.alive <= pool_plan.tokens * plan.row_bytes
     runner = CountedRunner(model, pool)
     runner.allocator = allocator
+    runner._kept = states = CountedStates()
     served = LeaderEngine(
         runner,
         None,
@@ -124,6 +135,8 @@ async def test_m04_an_engine_under_pressure_never_takes_more_than_the_estimate(t
     resumed = served.health().cached_tokens_total
     served.stop()
     assert resumed > 0
+    # What stays is decided before anything is copied: not one state more than that, at no instant.
+    assert states.most == pool_plan.entries
     promised = plan.needed(WINDOW) - PROCESS_BYTES - plan.weights
     assert allocator.peak <= promised
     # Behind the last step there is the pool, and states of what is kept and of what ran last.

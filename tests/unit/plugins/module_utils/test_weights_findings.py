@@ -59,7 +59,7 @@ def test_s04_each_host_needs_room_for_what_its_own_blobs_lack() -> None:
     assert missing(probes(head, worker)) == (5 * GB, 7 * GB + 10)
 
 
-def test_what_nobody_could_count_falls_back_to_the_fixed_amount() -> None:
+def test_s04_what_nobody_could_count_falls_back_to_the_fixed_amount() -> None:
     refused = {"kind": "unreachable", "text": "no answer"}
     nothing = {"state": "absent", "known": False, "files": [], "blobs": {}, "refused": refused}
     assert missing(probes(nothing, nothing)) == (None, None)
@@ -67,7 +67,7 @@ def test_what_nobody_could_count_falls_back_to_the_fixed_amount() -> None:
 
 
 @pytest.mark.parametrize(("lacking", "needs"), [(0, 0), (GB, 2 * GB), (100 * GB, 105 * GB)])
-def test_room_is_asked_for_with_a_margin_only_where_something_is_missing(lacking: int, needs: int) -> None:
+def test_s04_room_is_asked_for_with_a_margin_only_where_something_is_missing(lacking: int, needs: int) -> None:
     assert _weights_findings.cache_bytes({"download_free_gb": 180}, lacking) == needs
 
 
