@@ -34,9 +34,10 @@ def tiled_linear(x: Tensor, weight: Tensor) -> Tensor:
         weight = functional.pad(weight, (0, 0, 0, MIN_OUTPUTS - outputs))
     padded = x.new_zeros(count + -count % TILE_ROWS, x.shape[1])
     padded[:count] = x
-    return torch.cat([functional.linear(tile, weight) for tile in padded.view(-1, TILE_ROWS, x.shape[1])])[
-        :count, :outputs
-    ]
+    if len(padded) == TILE_ROWS:  # a decode's few rows: nothing to be put together
+        return functional.linear(padded, weight)[:count, :outputs]
+    tiles = [functional.linear(tile, weight) for tile in padded.view(-1, TILE_ROWS, x.shape[1])]
+    return torch.cat(tiles)[:count, :outputs]
 
 
 def row_sum(x: Tensor, axis: int = -1) -> Tensor:
@@ -64,6 +65,8 @@ def row_mean(x: Tensor) -> Tensor:
 def exp(x: Tensor) -> Tensor:
     """e to the power of `x`, in x's shape and dtype; each element as if it were alone."""
     count = x.numel()
+    if count % VECTOR == 0:
+        return torch.exp(x.contiguous())
     padded = x.new_zeros(count + -count % VECTOR)
     padded[:count] = x.flatten()
     return torch.exp(padded)[:count].view(x.shape)
