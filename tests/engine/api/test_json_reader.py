@@ -87,6 +87,7 @@ REFUSED = {
     "constant": (b'{"a":NaN}', "NaN is not a JSON number"),
     "constant far in": (b"[" + b"0," * 200_000 + b"-Infinity]", "-Infinity is not a JSON number"),
     "half a pair": (b'["' + b"x" * 100_000 + b'\\ud800"]', "half of a surrogate pair"),
+    "half a pair in a text of several windows": (b'["' + b"x" * 400_000 + b'\\ud800"]', "half of a surrogate pair"),
     "halves that are no pair": (b'["\\ude00\\ud83d"]', "half of a surrogate pair"),
     "half a pair as a name": (b'{"' + b"x" * 100_000 + b'\\udfff":1}', "half of a surrogate pair"),
     "not utf-8": (b'["' + b"x" * 100_000 + b'\xff"]', "is not UTF-8: invalid start byte near byte 100002"),

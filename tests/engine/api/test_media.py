@@ -117,6 +117,7 @@ async def test_the_same_content_is_the_same_prompt_and_another_is_not(seeing: Se
         requests.append(seeing.engine.last)
     assert requests[0].prompt_ids == requests[1].prompt_ids == requests[2].prompt_ids
     assert requests[0].content_ids == requests[1].content_ids != requests[2].content_ids
+    assert requests[0].content_ids is requests[0].content_ids, "a prompt is asked for them at every step that keeps it"
 
 
 async def test_tokens_are_counted_alike_everywhere(seeing: Server) -> None:

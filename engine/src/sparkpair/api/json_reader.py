@@ -122,10 +122,9 @@ class _Reader:
         except ValueError as error:
             raise BadJson(f"is not valid JSON: {error}") from None
         else:
-            # A number that reaches to the window's end may go on behind it.
-            if self._ended or end < len(self._text) or sign in _ENDS:
-                self._take(value, end)
-                return value
+            # A number that goes on behind what is in sight is longer than a window, and refused for what follows it.
+            self._take(value, end)
+            return value
         if sign == '"':
             return self._string()
         if sign == "[":

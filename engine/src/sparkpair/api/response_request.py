@@ -25,7 +25,6 @@ CHAT_NAMES = {
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
     "response_format.json_schema": "text.format",
-    "response_format.json_schema.schema": "text.format.schema",
 }
 """Fields of the chat request, and places in them, by the names that they have here."""
 
