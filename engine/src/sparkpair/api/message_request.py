@@ -22,7 +22,6 @@ CHAT_NAMES = {
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
     "response_format.json_schema": "output_config.format",
-    "thinking_budget": "thinking.budget_tokens",
 }
 """Fields of the chat request, and places in them, by the names that they have here."""
 
