@@ -232,7 +232,7 @@ async def test_silence_is_filled_with_comments(serve: Serve) -> None:
         reader, writer = await server.connect()
         writer.write(request(body=chat_body(stream=True)))
         for _ in range(3):
-            await reader.readuntil(b": keepalive\n\n")
+            await asyncio.wait_for(reader.readuntil(b": keepalive\n\n"), 20)
         (await server.engine.submitted()).go_on()
         await reader.readuntil(b"data: [DONE]\n\n")
         writer.close()
