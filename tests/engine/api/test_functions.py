@@ -213,7 +213,7 @@ async def test_thinking_budget_leaves_alone_what_keeps_it(server: Server) -> Non
 
 
 async def test_stream_says_that_a_call_is_being_written(serve: Serve) -> None:
-    async with serve(call_beat_s=0.01) as server:
+    async with serve(call_beat_s=0.01, keepalive_s=0) as server:
         server.engine.script = [server.ids(*THOUGHT, *CALL[:6]), HOLD, server.ids(*CALL[6:], OVER)]
         body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "tools": TOOLS, "stream": True}
         async with server.http.stream("POST", "/v1/chat/completions", json=body) as response:

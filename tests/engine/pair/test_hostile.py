@@ -24,9 +24,10 @@ HOSTILE = {
     **{name: case for name, case in CASES.items() if name not in {*OF_LIMIT, OF_VOCABULARY}},
     "length of the limit and one": Case(post(b"", Content_Length=str(LIMIT + 1)), (413,)),
 }
-WARM_UP = 3
-ROUNDS = 6
-MOST_GROWTH = 12 * 2**20
+WARM_UP = 4
+ROUNDS = 7
+MOST_GROWTH = 8 * 2**20
+"""Between the rounds after the warm-up it is some 2 MiB; were the bodies kept, it would be 15."""
 
 ORDINARY: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Tell me of rivers."}],
