@@ -30,7 +30,7 @@ def release(server: Server) -> None:
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_refusal_is_the_same_streamed_or_not_and_comes_before_the_stream(serve: Serve, path: str) -> None:
-    async with serve([HOLD, [1]], max_queued=0) as server:
+    async with serve([HOLD, [1]], max_queued=0, keepalive_s=0) as server:
         running = asyncio.create_task(server.chat(max_tokens=1))
         await server.engine.submitted()
         for stream in (False, True):

@@ -7,9 +7,12 @@ import asyncio
 import contextlib
 import json
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sparkpair.api.protocol import Connection
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from tests.engine.api.conftest import Serve, Server
 from tests.engine.api.raw import chat_body, closed, read_answer, read_head, request
@@ -174,6 +177,22 @@ async def test_slow_reader_who_goes_on_gets_the_whole_reply(serve: Serve) -> Non
             await asyncio.sleep(0.01)
         assert not server.engine.replies[0].cancelled.is_set()
         writer.close()
+
+
+def test_a_connection_notes_when_its_client_stalls_and_when_it_reads_on() -> None:
+    """What the kernel keeps for a client decides when that is, so here it is said."""
+    noted: list[str] = []
+
+    class Noted:
+        def __getattr__(self, name: str) -> Callable[[], None]:
+            return lambda: noted.append(name)
+
+    connection = Connection.__new__(Connection)
+    connection.flow = FlowControl(Noted())  # type: ignore[arg-type]
+    connection._patience = Noted()  # type: ignore[assignment]
+    for call in (connection.pause_writing, connection.resume_writing):
+        call()
+    assert noted == ["reader_stalls", "reader_goes_on"]
 
 
 async def test_large_bodies_at_once_are_limited_and_the_room_is_given_back(serve: Serve) -> None:

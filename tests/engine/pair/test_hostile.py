@@ -24,10 +24,10 @@ HOSTILE = {
     **{name: case for name, case in CASES.items() if name not in {*OF_LIMIT, OF_VOCABULARY}},
     "length of the limit and one": Case(post(b"", Content_Length=str(LIMIT + 1)), (413,)),
 }
-WARM_UP = 4
-ROUNDS = 7
-MOST_GROWTH = 8 * 2**20
-"""Between the rounds after the warm-up it is some 2 MiB; were the bodies kept, it would be 15."""
+WARM_UP = 3
+ROUNDS = 6
+MOST_GROWTH = 6 * 2**20
+"""After the warm-up it is 1 MiB; were the bodies kept, it would be 11."""
 
 ORDINARY: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Tell me of rivers."}],
@@ -49,8 +49,9 @@ def ordinary(world: World) -> tuple[dict[str, Any], int]:
 async def test_a_pair_outlives_every_hostile_request_with_flat_memory_and_the_same_replies(
     miniature: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # By default the allocator comes to keep large bodies that threads had in hand: that looks like a leak and is none.
+    # By default the allocator comes to keep what threads had in hand, which looks like a leak and is none.
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(64 * 1024))
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     with running(miniature, 2, "--context", "4096") as world:
         world.start_all()
         before = ordinary(world)
