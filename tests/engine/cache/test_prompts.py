@@ -86,6 +86,18 @@ def test_a_beginning_that_several_conversations_use_is_not_superseded() -> None:
         assert length_of(prompts.find([*shared, 999, *range(50)])) == 64
 
 
+def test_a_beginning_that_a_short_question_resumed_at_is_not_superseded() -> None:
+    """Such a question adds nothing to what is kept that could say so later."""
+    prompts = Store()
+    shared = prompt(7, 65)
+    keep(prompts, [*shared, 998])
+    keep(prompts, [*shared, 1, *range(200)])
+    (beginning,) = (entry for entry in prompts.entries if len(entry.tokens) == 64)
+    assert beginning.superseded
+    assert prompts.find([*shared, 999, *range(10)]) is beginning
+    assert not beginning.superseded
+
+
 def test_nothing_is_kept_where_nothing_may_be_kept() -> None:
     assert Store(0).add([1, 2], extent=1) == 0
 
