@@ -298,13 +298,13 @@ def test_patches_from_upstream_are_taken_only_as_they_were_published_and_ones_ow
     recipe.series["hashed"] = ["extras"]
     published = _image.inputs_hash([(upstream / "patches" / moved.name).read_bytes()], "")
     releases = {"r1": {"ref": "r1", "hash": published}, "r2": {"ref": "r1", "hash": "0" * 12}}
+    releases["r3"] = {"ref": "v3", "hash": published}
     source = {"repository": f"file://{upstream}", "directory": "patches", "strip": 0, "releases": releases}
     recipe.series["upstream"] = source
     recipe.take(moved.name)
     recipe.release = "r2"
     message = failure(recipe.play(with_pip))
     assert f"hash to {published}, and release r2 was published with 000000000000: they are not taken" in message
-    releases["r3"] = {"ref": "v3", "hash": published}
     recipe.release = "r3"
     message = failure(recipe.play(with_pip))
     assert f"the patches of release r3 are looked for at v3, and v3 of file://{upstream} cannot be fetched: " in message
