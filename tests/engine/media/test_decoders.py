@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import os
 import pathlib
@@ -11,11 +12,14 @@ import subprocess
 import sys
 import time
 import urllib.parse
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import numpy
 import pytest
 from PIL import Image
+from sparkpair.media import decoder_process
 from sparkpair.media.decoders import DecoderProcess, Decoders
 from sparkpair.media.errors import MediaError
 from sparkpair.media.limits import MediaLimits
@@ -114,6 +118,26 @@ def test_the_largest_clip_allowed_is_read(decoders: Decoders) -> None:
     padding = LIMITS.clip_bytes - len(seen)
     data = seen + struct.pack(">I", padding) + b"free" + bytes(padding - 8)
     assert same(decoders.prepare("clip", data_url(data, "video/mp4"), LIMITS), prepare("clip", seen, LIMITS))
+
+
+def test_a_text_is_given_up_before_its_file_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Text(bytearray):
+        """Base64 that can be watched."""
+
+    watched: list[weakref.ref[Text]] = []
+
+    def text() -> Text:
+        made = Text(base64.b64encode(b"a clip"))
+        watched.append(weakref.ref(made))
+        return made
+
+    def seen(kind: str, data: bytes, limits: MediaLimits) -> tuple[bytes, bool]:
+        return data, watched[0]() is None
+
+    monkeypatch.setattr(decoder_process, "prepare", seen)
+    question = {"kind": "clip", "form": "base64", "limits": {}}
+    found: Any = decoder_process._prepared(question, text())  # type: ignore[arg-type]
+    assert found == (b"a clip", True)
 
 
 def _turned() -> dict[str, object]:
