@@ -288,10 +288,10 @@ async def test_what_is_prepared_is_bounded_and_comes_free_with_its_request(
     async with serve([HOLD], engine={"context_length": 100_000}, vision=True) as server:
         large = [user(image(encoded(picture(1400, 1100, seed), "JPEG"))) for seed in range(3)]
         running = [asyncio.create_task(server.chat(messages=messages)) for messages in large[:1]]
-        await server.engine.submitted()
+        await asyncio.wait_for(server.engine.submitted(), 30)
         running.append(asyncio.create_task(server.chat(messages=large[1])))
         while len(server.engine.replies) < 2:
-            await server.engine.submitted()
+            await asyncio.wait_for(server.engine.submitted(), 30)
         full = await server.chat(messages=large[2])
         assert (full.status_code, full.headers["retry-after"]) == (429, "5")
         assert "pictures and clips" in full.json()["error"]["message"]
