@@ -8,6 +8,7 @@ import concurrent.futures
 import functools
 import io
 import json
+import time
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -22,6 +23,8 @@ from training.scores import Result
 
 # A reply may take as long as a queue of long prompts before it.
 PATIENCE_S = 600.0
+
+TOO_MANY = httpx.codes.TOO_MANY_REQUESTS
 
 # Tokens that a think block may take beside the answer.
 THINKING_ROOM = 320
@@ -102,10 +105,15 @@ class Asking:
         return str(self._client.get("/v1/models").raise_for_status().json()["data"][0]["id"])
 
     def reply(self, case: Case, mode: str, seed: int) -> dict[str, Any]:
-        """The server's reply to a case: in mode `greedy`, or `sampled` as the checkpoint says, with that seed."""
+        """The server's reply to a case: in mode `greedy`, or `sampled` as the checkpoint says, with that seed.
+
+        A server that has no room for it just now is asked again when it says so.
+        """
         draw = {"temperature": 0.0} if mode == "greedy" else {"seed": seed}
         body = request_of(case) | {"model": self._model} | draw
-        found: dict[str, Any] = self._client.post("/v1/chat/completions", json=body).raise_for_status().json()
+        while (answer := self._client.post("/v1/chat/completions", json=body)).status_code == TOO_MANY:
+            time.sleep(float(answer.headers["retry-after"]))
+        found: dict[str, Any] = answer.raise_for_status().json()
         return found
 
     def results(self, cases: Sequence[Case], modes: Sequence[str], seed: int, at_once: int) -> list[Result]:

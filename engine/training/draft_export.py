@@ -10,6 +10,7 @@ import pathlib
 import torch
 from safetensors.torch import save_file
 from sparkpair.checkpoint.manifest import staged, write_manifest
+from sparkpair.errors import UserError
 from sparkpair.model.config import load_text_config
 
 from training import state
@@ -21,13 +22,13 @@ from training.twin.drafter import Drafter
 def write_trained_drafter(directory: pathlib.Path, work: pathlib.Path, size: Size, seed: int = 1) -> None:
     """Write the drafter that was trained in `work` to `directory`, which must not exist or be empty.
 
-    Raises FileNotFoundError when none was trained there, UserError when the disk does not take it.
+    Raises UserError when none was trained there, or the disk does not take it.
     """
     document = draft_document(size)
     config = drafter_config(document, load_text_config(work / "text"))
     drafter = Drafter(config)
     if state.load(work / HOME, drafter, None) is None:
-        raise FileNotFoundError(f"{work / HOME} holds no trained drafter")
+        raise UserError(f"{work / HOME} holds no trained drafter: run `python -m training.drafter {work}` first")
     trained = drafter.state_dict()
     tensors = {name: trained[name].to(torch.bfloat16).contiguous() for name in config.shapes()}
     with staged(directory) as staging:
@@ -44,7 +45,10 @@ def main() -> None:
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="dimensions (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="with which it was trained")
     options = parser.parse_args()
-    write_trained_drafter(options.directory, options.work, options.size, options.seed)
+    try:
+        write_trained_drafter(options.directory, options.work, options.size, options.seed)
+    except UserError as error:
+        parser.exit(2, f"error: {error}\n")
 
 
 if __name__ == "__main__":

@@ -85,6 +85,12 @@ def in_parts(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]
     return parts
 
 
+def minutes_of(directory: pathlib.Path) -> float:
+    """For how long the runs in a directory have trained by now; 0 when there was none."""
+    file = directory / PROGRESS
+    return Progress(**json.loads(file.read_text(encoding="utf-8"))).minutes if file.exists() else 0.0
+
+
 def load(directory: pathlib.Path, model: nn.Module, optimiser: Optimiser | None) -> Progress | None:
     """Go on from a directory: from its whole state, else from its weights; None when it has neither."""
     if (directory / WHOLE).exists():
