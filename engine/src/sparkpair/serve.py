@@ -11,8 +11,6 @@ import asyncio
 import dataclasses
 import gc
 import os
-import signal
-import socket
 import sys
 import threading
 import time
@@ -59,6 +57,7 @@ from sparkpair.model.glm5_next import Glm5NextRank
 from sparkpair.model.media_encoder import MediaEncoder
 from sparkpair.model.tower_source import TowerSource
 from sparkpair.settings import ServeSettings
+from sparkpair.stop_signals import Signals
 
 # What `--dtype` names. In fp32 every number of ranks gives the same greedy tokens.
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -172,28 +171,6 @@ def load(
     drafter = loadable.drafter.load(model, weights) if loadable.drafter else None
     pool = model.new_pool(pool_tokens, settings.kv, drafter_layers=drafter.pool_layers if drafter else 0)
     return StepRunner(model, pool, drafter), loadable.tower.load(weights) if loadable.tower else None
-
-
-class Signals:
-    """SIGTERM and SIGINT as a call: before serving they end the process cleanly, while serving they stop the server.
-
-    A thread of its own reacts, because the main thread may be inside a tensor exchange in which Python runs no signal
-    handlers. It learns of a signal through the wake-up descriptor, which works whatever thread the system picks.
-    """
-
-    def __init__(self) -> None:
-        self.on_stop: Callable[[], None] = lambda: os._exit(0)
-        receiver, sender = socket.socketpair()
-        sender.setblocking(False)
-        self._sender = sender
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
-        signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
-        threading.Thread(target=self._wait, args=(receiver,), name="signals", daemon=True).start()
-
-    def _wait(self, receiver: socket.socket) -> None:
-        while receiver.recv(1):
-            self.on_stop()
 
 
 def serve(settings: ServeSettings) -> int:
