@@ -16,7 +16,8 @@ from sparkpair import kernels
 from sparkpair.checkpoint.dense import quantise_fp8, quantise_q4
 from sparkpair.checkpoint.forms import DenseForm, WeightForms
 from sparkpair.checkpoint.miniature import write_miniature
-from sparkpair.checkpoint.rank_weights import Layout, RankWeights, is_backbone, rank_bytes
+from sparkpair.checkpoint.names import is_backbone
+from sparkpair.checkpoint.rank_weights import Layout, RankWeights, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.comm.group import SoloGroup
 from sparkpair.kernels.reference.linear import fp8_matrix, q4_matrix

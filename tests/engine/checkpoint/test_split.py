@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sparkpair.checkpoint.forms import WeightForms
 from sparkpair.checkpoint.miniature import write_miniature
-from sparkpair.checkpoint.rank_weights import Layout, RankWeights, is_backbone, rank_bytes
+from sparkpair.checkpoint.names import is_backbone
+from sparkpair.checkpoint.rank_weights import Layout, RankWeights, rank_bytes
 from sparkpair.checkpoint.safetensors import Checkpoint
 from sparkpair.checkpoint.split import check_world, cut_width, rank_part, share
 from sparkpair.comm.group import SoloGroup
