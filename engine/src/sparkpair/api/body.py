@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from sparkpair.api.errors import ClientGone, body_too_large, invalid, too_many_bodies
+from sparkpair.api.fields import Fields
 from sparkpair.api.json_reader import BadJson, read_json
 
 T = TypeVar("T")
@@ -54,22 +55,20 @@ class BodyRoom:
             self._held -= taken
 
 
-async def read_object(request: Request, limit: int) -> dict[str, Any]:
-    """The request's JSON object; an empty body counts as `{}`. How long it was is kept as `request.state.body_bytes`.
-    Raises ApiError 400, 413 or 429, or ClientGone.
-    """
+async def read_fields(request: Request) -> Fields:
+    """The fields of the request's JSON object; an empty body has none. Raises ApiError 400, 413 or 429; ClientGone."""
     room: BodyRoom = request.app.state.serving.body_room
+    limit: int = request.app.state.serving.options.max_body_bytes
     with room.share(limit) as take:
         parts = await _read(request, limit, take)
-        request.state.body_bytes = sum(map(len, parts))
-        if not parts:
-            return {}
-        return await off_loop(request, lambda: parse_object(parts))
+        size = sum(map(len, parts))
+        values = await off_loop(size, lambda: parse_object(parts)) if parts else {}
+        return Fields(values, body_bytes=size)
 
 
-async def off_loop(request: Request, work: Callable[[], T]) -> T:
-    """What `work` makes of the request's body, in a thread if that is large: streams go on meanwhile."""
-    return work() if request.state.body_bytes < OFF_LOOP_BYTES else await asyncio.to_thread(work)
+async def off_loop(size: int, work: Callable[[], T]) -> T:
+    """What `work` makes of a body of so many bytes, in a thread if that is large: streams go on meanwhile."""
+    return work() if size < OFF_LOOP_BYTES else await asyncio.to_thread(work)
 
 
 async def _read(request: Request, limit: int, take: Callable[[int], None]) -> deque[bytes]:

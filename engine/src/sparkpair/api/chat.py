@@ -10,10 +10,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sparkpair.api.body import off_loop, read_object
+from sparkpair.api.body import off_loop, read_fields
 from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import ApiError, error_body
-from sparkpair.api.fields import Fields
 from sparkpair.api.generation import ReplyEnd
 from sparkpair.api.params import ReplyParams, chat_params
 from sparkpair.api.replies import GenerationResponse, dump, statistics, usage
@@ -106,8 +105,8 @@ def _call(piece: CallPiece) -> dict[str, Any]:
 async def create_chat_completion(request: Request) -> Response:
     """Continue a conversation."""
     serving: Serving = request.app.state.serving
-    fields = Fields(await read_object(request, serving.options.max_body_bytes))
-    params = await off_loop(request, lambda: chat_params(fields, serving.options, serving.checkpoint))
+    fields = await read_fields(request)
+    params = await off_loop(fields.body_bytes, lambda: chat_params(fields, serving.options, serving.checkpoint))
     serving.notices.unknown("chat/completions", fields)
     work = await attended(request.receive, serving.chat_work(params))
     return GenerationResponse(serving, work, ChatDialect(params))

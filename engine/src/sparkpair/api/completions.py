@@ -9,10 +9,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sparkpair.api.body import off_loop, read_object
+from sparkpair.api.body import off_loop, read_fields
 from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import ApiError, error_body
-from sparkpair.api.fields import Fields
 from sparkpair.api.generation import ReplyEnd
 from sparkpair.api.params import ReplyParams, completion_params
 from sparkpair.api.replies import GenerationResponse, dump, statistics, usage
@@ -77,8 +76,8 @@ class CompletionDialect:
 async def create_completion(request: Request) -> Response:
     """Continue a text."""
     serving: Serving = request.app.state.serving
-    fields = Fields(await read_object(request, serving.options.max_body_bytes))
-    params = await off_loop(request, lambda: completion_params(fields, serving.options, serving.checkpoint))
+    fields = await read_fields(request)
+    params = await off_loop(fields.body_bytes, lambda: completion_params(fields, serving.options, serving.checkpoint))
     serving.notices.unknown("completions", fields)
     work = await attended(request.receive, serving.completion_work(params))
     return GenerationResponse(serving, work, CompletionDialect(params))

@@ -19,9 +19,12 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Fields:
-    """The fields of one object of a request; `prefix` stands before their names in errors."""
+    """The fields of one object of a request; `prefix` stands before their names in errors. `body_bytes` is how long the
+    body was that the object is all of.
+    """
 
-    def __init__(self, values: Mapping[str, Any], prefix: str = "") -> None:
+    def __init__(self, values: Mapping[str, Any], prefix: str = "", *, body_bytes: int = 0) -> None:
+        self.body_bytes = body_bytes
         self._values = values
         self._prefix = prefix
         self._asked: set[str] = set()

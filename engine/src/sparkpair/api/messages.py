@@ -6,7 +6,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
-from sparkpair.api.body import off_loop, read_object
+from sparkpair.api.body import off_loop, read_fields
 from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import REQUEST_ID, ApiError
 from sparkpair.api.fields import Fields
@@ -51,12 +51,12 @@ async def count_tokens(request: Request) -> Response:
 
 async def _params(request: Request, *, counting: bool) -> ChatParams:
     serving: Serving = request.app.state.serving
-    fields = Fields(await read_object(request, serving.options.max_body_bytes))
+    fields = await read_fields(request)
 
     def check() -> ChatParams:
         body = chat_body(fields, serving.notices, counting=counting)
         return chat_params(Fields(body), serving.options, serving.checkpoint, CHAT_NAMES)
 
-    params = await off_loop(request, check)
+    params = await off_loop(fields.body_bytes, check)
     serving.notices.unknown("messages", fields)
     return params

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.responses import JSONResponse
 
-from sparkpair.api.body import off_loop, read_object
+from sparkpair.api.body import off_loop, read_fields
 from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import ApiError, invalid
 from sparkpair.api.fields import Fields
@@ -27,7 +27,7 @@ async def create_response(request: Request) -> Response:
     """Continue a conversation."""
     serving: Serving = request.app.state.serving
     store: ResponseStore = serving.responses
-    fields = Fields(await read_object(request, serving.options.max_body_bytes))
+    fields = await read_fields(request)
     previous = fields.string("previous_response_id")
     earlier = [] if previous is None else _conversation(store, previous)
     own = [_resolved(item, store) for item in own_items(fields)]
@@ -38,7 +38,7 @@ async def create_response(request: Request) -> Response:
         return chat_params(Fields(body), serving.options, serving.checkpoint, CHAT_NAMES)
 
     try:
-        params = await off_loop(request, check)
+        params = await off_loop(fields.body_bytes, check)
         work = await attended(request.receive, serving.chat_work(params))
     except ApiError as error:
         raise error.renamed(CHAT_NAMES) from None
@@ -46,7 +46,7 @@ async def create_response(request: Request) -> Response:
 
     def finished(response: dict[str, Any]) -> None:
         if keep:
-            store.put(response, own, previous, request.state.body_bytes)
+            store.put(response, own, previous, fields.body_bytes)
 
     settings = {"model": params.model, "previous_response_id": previous, "store": keep, **_repeated(fields)}
     dialect = ResponsesDialect(settings, with_token_ids=params.return_token_ids, keep=finished)

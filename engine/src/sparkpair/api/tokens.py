@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sparkpair.api.body import off_loop, read_object
+from sparkpair.api.body import off_loop, read_fields
 from sparkpair.api.disconnect import attended
 from sparkpair.api.errors import invalid, unsupported
 from sparkpair.api.fields import Fields
-from sparkpair.api.params import ChatParams, chat_params, model_name
+from sparkpair.api.params import chat_params, model_name
 from sparkpair.api.serving import OFF_LOOP_CHARACTERS, Serving
 from sparkpair.chat.tokenizer import TextTokenizer
 
@@ -32,9 +31,9 @@ SLICE = 8192
 async def tokenize(request: Request) -> Response:
     """The ids of a text, or exactly those that the chat route would run for the same body."""
     serving: Serving = request.app.state.serving
-    fields = Fields(await read_object(request, serving.options.max_body_bytes))
+    fields = await read_fields(request)
     with_strings = fields.boolean("return_token_strs", False)
-    ids = await attended(request.receive, ids_of(fields, serving, partial(off_loop, request)))
+    ids = await attended(request.receive, ids_of(fields, serving))
     serving.notices.unknown("tokenize", fields)
     tokenizer = serving.checkpoint.tokenizer
     limit = serving.engine.context_length
@@ -43,14 +42,8 @@ async def tokenize(request: Request) -> Response:
     return _json(await asyncio.to_thread(_tokenized, ids, limit, tokenizer, with_strings))
 
 
-async def _here(work: Callable[[], ChatParams]) -> ChatParams:
-    return work()
-
-
-async def ids_of(
-    fields: Fields, serving: Serving, run: Callable[[Callable[[], ChatParams]], Awaitable[ChatParams]] = _here
-) -> tuple[int, ...]:
-    """The ids of `prompt` or of `messages`, which `run` has checked. Raises ApiError."""
+async def ids_of(fields: Fields, serving: Serving) -> tuple[int, ...]:
+    """The ids of `prompt` or of `messages`. Raises ApiError."""
     prompt = fields.string("prompt")
     markers = fields.boolean("add_special_tokens", True)
     add_generation_prompt = fields.boolean("add_generation_prompt", True)
@@ -63,7 +56,7 @@ async def ids_of(
         return await serving.text_ids(prompt, markers)
     if prompt is not None:
         raise invalid("prompt: expected only one of prompt and messages", "prompt")
-    params = await run(lambda: chat_params(fields, serving.options, serving.checkpoint))
+    params = await off_loop(fields.body_bytes, lambda: chat_params(fields, serving.options, serving.checkpoint))
     return (await serving.chat_prompt(params, add_generation_prompt=add_generation_prompt)).ids
 
 
@@ -71,7 +64,7 @@ async def ids_of(
 async def detokenize(request: Request) -> Response:
     """The text of token ids, markers included."""
     serving: Serving = request.app.state.serving
-    fields = Fields(await read_object(request, serving.options.max_body_bytes))
+    fields = await read_fields(request)
     ids = given_ids(fields, serving)
     serving.notices.unknown("detokenize", fields)
     tokenizer, known = serving.checkpoint.tokenizer, serving.checkpoint.vocab_size
