@@ -206,6 +206,11 @@ class EngineHealth:
     pool_tokens: int = 0
     pool_free_tokens: int = 0
 
+    @property
+    def completion_tokens_generated(self) -> int:
+        """Tokens of all replies, those that have not ended included."""
+        return self.completion_tokens_total + self.completion_tokens_running
+
     @staticmethod
     def nothing(max_streams: int) -> EngineHealth:
         """The figures of an engine that has not served yet."""

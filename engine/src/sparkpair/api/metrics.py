@@ -140,8 +140,11 @@ class _Figures(Collector):
     def _health_figures(self) -> Iterable[Metric]:
         health = self._engine.health()
         yield _counter(HEALTH_PREFIX + "requests", "Finished requests", health.requests_total)
-        generated = health.completion_tokens_total + health.completion_tokens_running
-        yield _counter(HEALTH_PREFIX + "completion_tokens", "Tokens generated, those of running replies too", generated)
+        yield _counter(
+            HEALTH_PREFIX + "completion_tokens",
+            "Tokens generated, those of running replies too",
+            health.completion_tokens_generated,
+        )
         yield _counter(HEALTH_PREFIX + "cached_tokens", "Prompt tokens found cached", health.cached_tokens_total)
         yield _counter(HEALTH_PREFIX + "prefill_seconds", "Seconds spent on prompts", health.prefill_seconds_total)
         yield _counter(HEALTH_PREFIX + "decode_seconds", "Seconds spent on replies", health.decode_seconds_total)

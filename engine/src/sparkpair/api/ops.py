@@ -71,7 +71,7 @@ async def health(request: Request) -> Response:
         "requests_total": figures.requests_total,
         "prompt_tokens_total": figures.prompt_tokens_total,
         # Of this total, running replies are a part: rates are made of it.
-        "completion_tokens_total": figures.completion_tokens_total + figures.completion_tokens_running,
+        "completion_tokens_total": figures.completion_tokens_generated,
         "cached_tokens_total": figures.cached_tokens_total,
         "rounds_total": figures.rounds_total,
         "drafted_total": figures.drafted_total,
