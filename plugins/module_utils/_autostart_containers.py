@@ -7,7 +7,6 @@ Standard library only; private to the collection, may change at any time.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,17 +72,9 @@ class Containers:
         self._remove_locks(start["kernels"], record["kept"])
         words, passed = _start_document.run_words(arguments, record["kept"])
         try:
-            done = subprocess.run(
-                self._docker.command(*words),
-                env={**os.environ, **passed},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_RUN_LIMIT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise DockerError(f"Docker did not start {arguments['name']} within {_RUN_LIMIT_S} s") from error
+            done = self._docker.attempt(*words, limit_s=_RUN_LIMIT_S, environment=passed)
+        except DockerError as error:
+            raise DockerError(f"{arguments['name']} was not started: {error}") from error
         if done.returncode != 0:
             raise DockerError(f"Docker did not start {arguments['name']}: {done.stderr.strip()}")
 

@@ -143,11 +143,16 @@ class Docker:
             client.stdout.close()
             client.wait()
 
-    def attempt(self, *arguments: str, limit_s: float = _LIMIT_S) -> subprocess.CompletedProcess[str]:
-        """Run the client and return how it ended, well or not. Raises DockerError when it takes too long."""
+    def attempt(
+        self, *arguments: str, limit_s: float = _LIMIT_S, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the client, with these variables beside its own, and return how it ended, well or not. Raises DockerError
+        when it takes too long.
+        """
         try:
             return subprocess.run(
                 self.command(*arguments),
+                env={**os.environ, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
