@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.sparkpair.serving.plugins.module_utils._key_file import authorization
+from ansible_collections.sparkpair.serving.plugins.module_utils._rank_supervisor import boot_id
 
 ENGINE_TIMEOUT_S = 60
 ENDPOINT_TIMEOUT_S = 5
@@ -54,10 +55,8 @@ def _read_only(path: str) -> bool:
 
 def system() -> str:
     """Return what two hosts have in common only when they are one machine: its boot and its network."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot = file.read().strip()
     # Containers of one machine share its boot; those that share its network as well are no two hosts either.
-    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+    return f"{boot_id()}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def memory(path: str = "/proc/meminfo") -> dict[str, int]:

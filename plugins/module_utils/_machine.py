@@ -193,7 +193,7 @@ def _programs(root: str) -> list[str]:
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str] | str:
     """Return what a command did, or in words why it could not be run. Its standard input is nobody's."""
     if shutil.which(command[0]) is None:
-        return f"there is no program {command[0]} on this host"
+        return f"{_machine_text.MISSING} {command[0]} on this host"
     try:
         return subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S, check=False

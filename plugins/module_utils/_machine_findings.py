@@ -15,6 +15,7 @@ from typing import Any
 from ansible_collections.sparkpair.serving.plugins.module_utils import _machine_parity
 from ansible_collections.sparkpair.serving.plugins.module_utils._engines import ADAPTERS
 from ansible_collections.sparkpair.serving.plugins.module_utils._findings import ERROR, WARNING, Finding
+from ansible_collections.sparkpair.serving.plugins.module_utils._machine_text import MISSING
 
 GIB = 2**30
 GB = 10**9
@@ -24,8 +25,6 @@ BUSY_PER_CENT = 50
 # Drivers of this branch were reported to block for ever while CUDA graphs are captured.
 DOUBTFUL_DRIVERS = ("590.",)
 USUAL_PAGE = 4096
-# How a look says that what it looks with is not installed.
-MISSING = "there is no program"
 
 Machine = Mapping[str, Any]
 

@@ -26,6 +26,9 @@ PROCESS_FIELDS = ("pid", "process_name", "used_memory")
 # GB10 shares its memory with the host, so the driver has no number of its own for it.
 _NOT_AVAILABLE = ("[N/A]", "N/A", "[Not Supported]", "")
 
+# How a look says that what it looks with is not installed.
+MISSING = "there is no program"
+
 _NO_MEMORY = "NV_ERR_NO_MEMORY"
 _OOM_KILLERS = ("earlyoom", "systemd-oomd", "nohang", "oomd")
 
