@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # Two workers: on two cores a third only waits.
 WORKERS ?= 2
 # A file's tests stay together, and files with few and long tests do not come last, when nothing is left to fill the other
-# worker with.
+# worker with: the conftest files say which come first.
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Further arguments for the rehearsal's playbooks, for example ANSIBLE_ARGS='-e sparkpair_context=32768'.
 ANSIBLE_ARGS ?=
@@ -25,8 +25,12 @@ help: ## Say what there is
 rehearse: $(VENV)/.rehearsal ## Bring a pair up on this machine and ask it a question; ends LIVE
 	$(PLAYBOOK) playbooks/site.yml
 
+# Molecule keeps one processor busy and the linters another, so they go first, together; each tells what it found when it
+# has ended.
 .PHONY: test
-test: lint docs-check test-engine test-collection test-molecule ## Run every check and every test
+test: $(VENV)/.dev ## Run every check and every test
+	$(MAKE) --jobs=2 --output-sync=target --no-print-directory test-molecule lint docs-check
+	$(MAKE) --no-print-directory test-engine test-collection
 
 # --- the rehearsal ----------------------------------------------------------------------------------------------------
 
@@ -60,7 +64,7 @@ docs-check: $(VENV)/.dev ## Check that the generated pages say what is declared
 
 .PHONY: test-engine
 test-engine: $(VENV)/.dev ## Test the engine: kernels, reference, API, real pairs
-	$(BIN)/pytest tests/engine/pair tests/engine $(SPREAD)
+	$(BIN)/pytest tests/engine $(SPREAD)
 
 .PHONY: test-collection
 test-collection: $(VENV)/.dev ## Test the collection: unit tests, real playbooks, the built artifact

@@ -14,6 +14,14 @@ from sparkpair.checkpoint.miniature_text import write_tokenizer
 from tests.engine.clients.programs.run import install
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with real ranks come first: they take longest, and short ones fill what is left of a second worker's time.
+
+    Naming their directory first is not enough, because pytest takes it for a part of the whole that is named next.
+    """
+    items.sort(key=lambda item: item.path.parent.name != "pair")
+
+
 @pytest.fixture(scope="session")
 def text_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with tokenizer, template and generation defaults for 1536 ids."""

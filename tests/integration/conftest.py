@@ -12,6 +12,14 @@ import pytest
 
 from tests.integration.site import Site, lend_checkpoint
 
+# The files that take longest, each of them minutes.
+LONGEST = ("test_site_containers.py", "test_site_lifecycle.py", "test_rank_process.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files come first, so that short ones fill what is left of a second worker's time."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
 
 @pytest.fixture(scope="session")
 def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -27,5 +35,6 @@ def pair(miniature: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     site = Site(tmp_path_factory.mktemp("pair"))
     lend_checkpoint(miniature, site)
     yield site
-    torn_down = site.run("teardown")
-    assert torn_down.returncode == 0, torn_down.output
+    if list(site.home.glob("*/ranks/*")):
+        torn_down = site.run("teardown")
+        assert torn_down.returncode == 0, torn_down.output
