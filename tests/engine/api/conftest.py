@@ -17,6 +17,7 @@ import pytest
 from sparkpair.api.app import create_app
 from sparkpair.api.options import ApiOptions
 from sparkpair.api.server import bind, serve_sockets
+from sparkpair.chat.checkpoint import CheckpointText
 from sparkpair.chat.tokenizer import TextTokenizer
 
 from tests.engine.api.scripted import Script, ScriptedEngine
@@ -74,13 +75,15 @@ def serve(text_directory: Path, tokenizer: TextTokenizer) -> Serve:
     """Start a server with a scripted engine; keyword arguments are the script, engine fields and API
     options.
     """
+    # Hundreds of servers and clients are made: the checkpoint is read once, and nobody loads certificates for HTTP.
+    text = CheckpointText.load(text_directory)
 
     @contextlib.asynccontextmanager
     async def run(
         script: Script = (), *, engine: dict[str, Any] | None = None, **options: Any
     ) -> AsyncIterator[Server]:
         scripted = ScriptedEngine(script, **(engine or {}))
-        app = create_app(scripted, ApiOptions(**{"model_dir": text_directory, "model_name": MODEL, **options}))
+        app = create_app(scripted, ApiOptions(**{"model_dir": text_directory, "model_name": MODEL, **options}), text)
         sockets = bind("127.0.0.1", 0)
         port: int = sockets[0].getsockname()[1]
         ready, stop = asyncio.Event(), asyncio.Event()
@@ -89,8 +92,9 @@ def serve(text_directory: Path, tokenizer: TextTokenizer) -> Serve:
         url = f"http://127.0.0.1:{port}"
         try:
             async with (
-                httpx.AsyncClient(base_url=url, timeout=20) as http,
-                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+                httpx.AsyncClient(base_url=url, timeout=20, verify=False) as http,
+                openai.DefaultAsyncHttpxClient(verify=False) as own,
+                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=own) as client,
             ):
                 yield Server(scripted, tokenizer, port, http, client, stop, task)
         finally:
