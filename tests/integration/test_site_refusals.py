@@ -46,18 +46,6 @@ def test_every_mistake_in_the_settings_comes_at_once_with_where_it_was_set(site:
     assert any("sparkpair_thinking" in line and f"Set at {extra}:1." in line for line in lines)
 
 
-def test_strings_from_the_command_line_are_taken_where_they_can_only_mean_one_thing(site: Site) -> None:
-    words = ["sparkpair_context=4096", "sparkpair_thinking=no", "sparkpair_memory_reserve_gib=0.5"]
-    arguments = [part for word in words for part in ("-e", word)]
-    run = site.run("site", "--check", *arguments)
-    assert run.returncode == 0, run.output
-    settings = run.result("Check every setting")["settings"]
-    assert (settings["context"], settings["thinking"], settings["memory_reserve_gib"]) == (4096, False, 0.5)
-    argv = run.result("Write down the rank")["spec"]["argv"]
-    assert "--no-thinking" in argv
-    assert argv[argv.index("--context") + 1] == "4096"
-
-
 def test_a_run_of_one_host_of_the_pair_is_refused_by_name(site: Site) -> None:
     run = site.run("site", "--limit", WORKER)
     assert run.returncode != 0
@@ -69,16 +57,6 @@ def test_a_taken_port_is_refused_with_its_owner(site: Site) -> None:
         message = refused(site, site.run("site"))
     assert message.splitlines()[1].startswith(f"1. {HEAD}: port {site.port} is taken: process ")
     assert "Remedy: end that process, or set sparkpair_port to a free port." in message
-
-
-def test_a_port_that_is_left_to_choose_avoids_the_taken_one(site: Site) -> None:
-    with contextlib.ExitStack() as sockets:
-        # Where 8888 is taken already, by whomever, the test has what it needs.
-        with contextlib.suppress(OSError):
-            sockets.enter_context(socket.create_server(("127.0.0.1", 8888)))
-        run = site.run("site", "--check", port=0)
-    assert run.returncode == 0, run.output
-    assert run.result("Stop when anything")["ports"]["port"] >= 18888
 
 
 def test_o13_a_state_directory_below_a_file_is_found_on_every_host_for_itself(site: Site, tmp_path: Path) -> None:
@@ -153,12 +131,27 @@ def test_everything_that_is_wrong_with_the_users_checkpoint_is_named(site: Site,
     assert f"{shard.name} has {size - 100} bytes, and its header announces {size}" in message
 
 
-def test_a_complete_checkpoint_of_the_users_own_is_served_under_its_name(site: Site, own: Path) -> None:
-    run = site.run("site", "--check", model=str(own))
+def test_what_can_only_mean_one_thing_is_taken_and_what_is_left_open_is_chosen(site: Site, own: Path) -> None:
+    words = ["sparkpair_context=4096", "sparkpair_thinking=no", "sparkpair_memory_reserve_gib=0.5"]
+    with contextlib.ExitStack() as sockets:
+        # Where 8888 is taken already, by whomever, the test has what it needs.
+        with contextlib.suppress(OSError):
+            sockets.enter_context(socket.create_server(("127.0.0.1", 8888)))
+        arguments = [part for word in words for part in ("-e", word)]
+        run = site.run("site", "--check", *arguments, model=str(own), port=0)
     assert run.returncode == 0, run.output
+    # Strings from the command line.
+    settings = run.result("Check every setting")["settings"]
+    assert (settings["context"], settings["thinking"], settings["memory_reserve_gib"]) == (4096, False, 0.5)
     spec = run.result("Write down the rank")["spec"]
-    assert spec["argv"][spec["argv"].index("serve") + 1] == str(own)
-    assert spec["argv"][spec["argv"].index("--name") + 1] == "own"
+    argv = spec["argv"]
+    assert "--no-thinking" in argv
+    assert argv[argv.index("--context") + 1] == "4096"
+    # A port that is left to choose avoids the taken one.
+    assert run.result("Stop when anything")["ports"]["port"] >= 18888
+    # A complete checkpoint of the user's own is served under its name.
+    assert argv[argv.index("serve") + 1] == str(own)
+    assert argv[argv.index("--name") + 1] == "own"
     assert len(spec["checkpoint"]["digest"]) == 64
 
 
