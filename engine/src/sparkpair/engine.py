@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from sparkpair.cache.keeper import PoolKeeper
@@ -167,6 +168,8 @@ class LeaderEngine:
         )
 
     def _loop(self) -> None:
+        # How many compute for this thread it learns when it is asked; until then they are as many as there are cores.
+        torch.get_num_threads()
         try:
             while not (self._admission.closed and not self._streams):
                 while job := self._admission.admit(len(self._streams), self._fits):

@@ -98,6 +98,7 @@ class MediaEncoder:
         return torch.cat(found) if found else None
 
     def _work(self) -> None:
+        torch.get_num_threads()  # so that this thread learns of it, as the engine's
         while True:
             with self._news:
                 while not self._stopping and self._next() is None:
