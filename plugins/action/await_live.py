@@ -24,8 +24,11 @@ from ansible_collections.sparkpair.serving.plugins.module_utils._live import Sig
 
 display = Display()
 
-# How long a look at a host may wait for its rank to end or to become ready.
+# How long a look at a host may wait for its rank to end or to become ready. Where a look itself takes long, because the
+# host is busy or far away, it waits longer in proportion: looking is not to keep a rank from starting.
 _LOOK_S = 2.0
+_LONGEST_LOOK_S = 6.0
+_WAIT_PER_COST = 4.0
 _FIRST_LOOK_S = 2.0
 # A rank that lost its peer says so and ends within seconds; its last lines are worth that wait.
 _LAST_LOOK_S = 4.0
@@ -77,6 +80,8 @@ class ActionModule(ActionBase):
     def _await(self) -> dict[str, Any]:
         """Look until there is a verdict, and return the result."""
         own = self._look(0)
+        cost_s = time.monotonic() - self._started
+        wait_s = min(max(_LOOK_S, _WAIT_PER_COST * cost_s), _LONGEST_LOOK_S)
         shown = ""
         shown_at = 0.0
         while True:
@@ -96,7 +101,7 @@ class ActionModule(ActionBase):
             if verdict is not None:
                 self._board.publish(dataclasses.replace(own, verdict=verdict, final=True))
                 return self._told(verdict, elapsed, seen)
-            look_s = min(_LOOK_S, self._options["timeout"] - elapsed)
+            look_s = min(wait_s, self._options["timeout"] - elapsed)
             if own.anchor("ready_s") is not None and own.rank != 0:
                 # Nothing more is to be expected of this rank: the news will come from the others.
                 self._board.wait(lambda seen: _live.judge(seen) is not None, look_s)
