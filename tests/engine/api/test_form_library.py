@@ -97,3 +97,15 @@ async def test_form_that_many_ask_for_is_compiled_once(serve: Serve, monkeypatch
         replies.append(await server.chat(guided_choice=choices[0]))
     assert {reply.json()["choices"][0]["message"]["content"] for reply in replies} == {"yes"}
     assert sorted(compiled) == ['["no", "yes"]', '["yes", "no"]']
+
+
+async def test_without_the_compilers_library_forms_are_refused_by_its_name_and_everything_else_is_answered(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library.importlib.util, "find_spec", lambda name: None)
+    async with serve() as server:
+        server.says("</think>", "yes", OVER)
+        refused = await server.chat(guided_choice=["yes", "no"])
+        assert refused.status_code == 503
+        assert "xgrammar is not installed" in refused.json()["error"]["message"]
+        assert (await server.chat()).json()["choices"][0]["message"]["content"] == "yes"

@@ -12,6 +12,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import socket
@@ -95,7 +96,7 @@ class FormLibrary:
 
     def warm_up(self) -> None:
         """Have the compiler's library and the process for trials loaded before the first form needs them."""
-        if not self._closed:
+        if not self._closed and _installed():
             self._load()
             with contextlib.suppress(OSError):
                 self._ready_nursery()
@@ -123,6 +124,8 @@ class FormLibrary:
         return self._nursery
 
     async def _compile(self, form: Form) -> Found:
+        if not _installed():
+            raise FormsUnavailable("the package xgrammar is not installed beside the engine, and forms need it")
         loading = self._load()
         async with self._room:
             text, unkept = form.text, ()
@@ -162,6 +165,11 @@ class FormLibrary:
             raise FormsUnavailable("the process that tries forms has ended")
         found: dict[str, Any] = json.loads(answer) if answer else {}
         return found
+
+
+def _installed() -> bool:
+    """Say whether the compiler's library is there; an engine in an image of somebody's own may be without it."""
+    return importlib.util.find_spec("xgrammar") is not None
 
 
 def _load(checkpoint: CheckpointText) -> Forms:
