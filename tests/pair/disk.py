@@ -6,13 +6,17 @@ A disk with the system, and one with what Docker has; both the same for all mach
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import fcntl
 import hashlib
+import importlib.metadata
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import ansible
 
 from tests.debian import codename
 from tests.pair import images, layout
@@ -53,9 +57,10 @@ def make() -> Disks:
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         system, docker = places()
-        for place, build in ((system, _system), (docker, _docker)):
-            if not place.exists():
-                _fresh(place, build)
+        missing = [one for one in ((system, _system), (docker, _docker)) if not one[0].exists()]
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for made in [pool.submit(_fresh, *one) for one in missing]:
+                made.result()
         for other in CACHE.iterdir():
             if other.is_dir() and other not in (system, docker):
                 shutil.rmtree(other)
@@ -72,7 +77,8 @@ def places() -> tuple[Path, Path]:
     """Return the directories of the system's disk and of Docker's, named by their content."""
     files = sorted(path for path in GUEST.rglob("*") if path.is_file())
     texts = [*(f"{path.relative_to(GUEST)} {path.stat().st_mode & 0o777}" for path in files), *map(_text, files)]
-    system = [*texts, *layout.link_files().values(), *PACKAGES, *_LEFT_OUT, str(SYSTEM_MIB), codename()]
+    core = importlib.metadata.version("ansible-core")
+    system = [*texts, *layout.link_files().values(), *PACKAGES, *_LEFT_OUT, str(SYSTEM_MIB), codename(), core]
     return (
         CACHE / f"system-{_digest(system)}",
         CACHE / f"docker-{_digest([*images.definition(), str(DOCKER_MIB)])}",
@@ -106,6 +112,10 @@ def _system(place: Path) -> None:
     shutil.copytree(GUEST / "tree", tree)
     for name, text in layout.link_files().items():
         (tree / "etc" / "systemd" / "network" / name).write_text(text)
+    # What Ansible would bring with every task.
+    theirs = tree / "usr" / "local" / "lib" / "pair" / "ansible"
+    shutil.copytree(Path(ansible.__file__).with_name("module_utils"), theirs / "module_utils")
+    (theirs / "__init__.py").touch()
     command = [
         *("mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--format=directory"),
         *("--aptopt=APT::Install-Recommends false", "--aptopt=Acquire::Languages none", "--dpkgopt=force-unsafe-io"),

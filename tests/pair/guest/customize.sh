@@ -15,7 +15,8 @@ install -m 0600 "$keys/host" "$root/etc/ssh/ssh_host_ed25519_key"
 install -m 0644 "$keys/host.pub" "$root/etc/ssh/ssh_host_ed25519_key.pub"
 rm -f "$root/etc/hostname" "$root/etc/machine-id"
 touch "$root/etc/machine-id"
-chroot "$root" systemctl enable --quiet ssh docker systemd-networkd spark-ports pair-is-up
+chroot "$root" systemctl enable --quiet ssh docker systemd-networkd spark-ports pair-is-up pair-python
+chroot "$root" python3 -m compileall -q /usr/local/lib/pair
 # The role starts the NFS server where a play asks for it.
 chroot "$root" systemctl disable --quiet nfs-server
 chroot "$root" systemctl mask --quiet systemd-networkd-wait-online apt-daily.timer apt-daily-upgrade.timer \
