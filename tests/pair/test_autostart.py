@@ -35,7 +35,7 @@ class Supervised:
             for name in ports
         }
         every = {
-            "ansible_python_interpreter": "/usr/bin/python3",
+            "ansible_python_interpreter": "/usr/local/bin/spark-python",
             "ansible_ssh_common_args": f"-F {SSH_CONFIG}",
             "sparkpair_autostart": True,
             # Beside what was started on these machines by others.
@@ -112,8 +112,9 @@ class Supervised:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
     """The machines that run, from which every other pair is taken first, or two that run for these tests."""
     with machines.found_or_running() as found:
-        for inventory in ("pair", "pair_tensorfold"):
-            assert plays.run("teardown", inventory=inventory).returncode == 0
+        for inventory in ("pair_tensorfold", "pair"):
+            if any(machine.run("docker ps --all --quiet").stdout for machine in found.values()):
+                assert plays.run("teardown", inventory=inventory).returncode == 0
         machines.give_addresses(found)
         made = Supervised(found, tmp_path_factory.mktemp("autostart"))
         try:

@@ -13,6 +13,8 @@ from tests.pair import faults, machines, plays
 from tests.pair.machines import Machine
 
 TENSORFOLD: dict[str, Any] = {"inventory": "pair_tensorfold"}
+# Once the link has its addresses, nothing more is to be done about them.
+SETTLED: dict[str, Any] = {**TENSORFOLD, "manage_link": False}
 SNAPSHOT = f"~/.cache/huggingface/hub/models--{MODEL[0].replace('/', '--')}/snapshots/{MODEL[1]}"
 TWIN = {HEAD: "enP2p1s0f0np0", WORKER: "enP2p1s0f1np1"}
 LINK = {HEAD: "enp1s0f0np0", WORKER: "enp1s0f1np1"}
@@ -30,9 +32,9 @@ def rails(run: Run) -> list[list[str]]:
     return [nodes[host]["devices"] for host in (HEAD, WORKER)]
 
 
-def looked(**settings: Any) -> Run:
+def looked() -> Run:
     """What a run would find and decide; nothing is changed."""
-    return plays.run("preflight", **{**TENSORFOLD, **settings})
+    return plays.run("preflight", **SETTLED)
 
 
 def digest(machine: Machine) -> str:
@@ -66,16 +68,15 @@ def test_image_and_weights_go_over_the_cable_and_both_rails_are_used(pair: dict[
 def test_a_twin_that_is_unaddressed_or_has_another_mtu_or_no_cable_is_left_out_on_both(
     pair: dict[str, Machine],
 ) -> None:
-    settings = {**TENSORFOLD, "manage_link": False}
     one = [["rocep1s0f0"], ["rocep1s0f1"]]
     worker, twin = pair[WORKER], TWIN[WORKER]
     worker.run(f"sudo ip link set {twin} mtu 1500")
-    found = looked(**settings)
+    found = looked()
     worker.run(f"sudo ip link set {twin} mtu 9000")
     with faults.unplug(worker, twin):
-        unplugged = looked(**settings)
+        unplugged = looked()
     worker.run(f"sudo ip address flush dev {twin} scope global")
-    bare = looked(**settings)
+    bare = looked()
     worker.run("sudo netplan apply")
     assert [rails(run) for run in (found, unplugged, bare)] == [one, one, one]
     assert "is up and has no IPv4 address" in bare.output
@@ -83,10 +84,10 @@ def test_a_twin_that_is_unaddressed_or_has_another_mtu_or_no_cable_is_left_out_o
 
 def test_a_link_that_loses_everything_is_refused_and_what_serves_goes_on(pair: dict[str, Machine]) -> None:
     with faults.drop(pair[WORKER], LINK[WORKER]):
-        refused = plays.run("site", **{**TENSORFOLD, "manage_link": False, "max_tokens": 4096})
+        refused = plays.run("site", **SETTLED, max_tokens=4096)
     assert refused.returncode != 0
     assert "a ping of 8972 bytes that may not be fragmented is lost between rocep1s0f0" in refused.failure()
-    assert plays.run("site", **TENSORFOLD).changed == 0
+    assert plays.run("site", **SETTLED).changed == 0
 
 
 def test_a_full_disk_a_corrupt_file_and_a_dead_rank_are_told_and_the_next_run_ends_live(
@@ -96,25 +97,25 @@ def test_a_full_disk_a_corrupt_file_and_a_dead_rank_are_told_and_the_next_run_en
     wanted = digest(head)
     faults.crash(worker, NAME)
     head.run(f"docker wait {NAME}")
-    assert f"{WORKER}: rank 1 ended by signal 9" in plays.run("status", **TENSORFOLD).told("Say how the pair is")
+    assert f"{WORKER}: rank 1 ended by signal 9" in plays.run("status", **SETTLED).told("Say how the pair is")
     faults.corrupt(worker, f"{SNAPSHOT}/model.safetensors")
     worker.run(f"rm {SNAPSHOT}/config.json")
     with faults.fill(worker, "/home", leave_mib=4):
-        full = plays.run("site", **TENSORFOLD)
+        full = plays.run("site", **SETTLED)
     assert full.returncode != 0
     assert "are free on the disk of /home/spark/.cache" in full.failure()
     with faults.steal(head, 8888):
-        taken = plays.run("site", **TENSORFOLD)
+        taken = plays.run("site", **SETTLED)
     assert taken.returncode != 0
     assert "8888" in taken.failure()
-    plays.live(**TENSORFOLD)
+    plays.live(**SETTLED)
     assert digest(worker) == wanted
 
 
 def test_the_worker_serves_the_weights_of_the_head_over_nfs_and_a_second_run_changes_nothing(
     pair: dict[str, Machine],
 ) -> None:
-    settings = {**TENSORFOLD, "worker_weights": "nfs"}
+    settings = {**SETTLED, "worker_weights": "nfs"}
     plays.live(**settings)
     inside = pair[WORKER].run(f"docker exec {NAME} cat /proc/mounts").stdout
     (mount,) = [line for line in inside.splitlines() if " nfs4 " in line]
