@@ -8,6 +8,7 @@ the archive that Ansible brings, as ever. Where a processor is emulated, importi
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -76,7 +77,9 @@ def _answer(link: socket.socket) -> None:
         os.close(number)
     _, status = os.waitpid(task, 0)
     code = os.waitstatus_to_exitcode(status)
-    link.send(bytes([code if code >= 0 else 128 - code]))
+    # Whoever called may have left.
+    with contextlib.suppress(OSError):
+        link.send(bytes([code if code >= 0 else 128 - code]))
     os._exit(0)
 
 
