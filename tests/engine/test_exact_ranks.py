@@ -83,8 +83,8 @@ def engine(
 
 
 @ranks_as_threads
-async def test_mixed_requests_at_once_and_staggered_equal_each_alone(directory: pathlib.Path) -> None:
-    world = 3  # the heads and experts of three are not alike
+@pytest.mark.parametrize("world", [2, 3])
+async def test_mixed_requests_at_once_and_staggered_equal_each_alone(directory: pathlib.Path, world: int) -> None:
     asked = [*requests(), *conversation(2, 70)]
     with engine(directory, world, CopyDrafting(0), lanes=1, entries=0) as served:
         alone = [await collect(served, request) for request in asked]

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a pair through its playbooks: start, no change, change, lost rank, restart, stop.
-
-That a second run starts nothing is shown where a key is rotated, and that the check of a change replaces no rank where
-the ranks are containers; the rehearsal as a whole is played once more by molecule.
-"""
+"""The life of a pair through its playbooks: start, no change, change, lost rank, restart, stop."""
 
 from __future__ import annotations
 
@@ -52,8 +48,7 @@ def test_a04_a_check_on_a_clean_machine_tells_what_would_happen_and_leaves_nothi
 
 def test_a04_no_verb_trips_over_what_a_check_of_it_skips(tmp_path: Path) -> None:
     site = Site(tmp_path / "clean")
-    # A purge begins with a teardown.
-    for verb in ("doctor", "purge"):
+    for verb in ("teardown", "doctor", "purge"):
         run = site.run(verb, "--check", "--diff", output_dir=str(tmp_path))
         assert run.returncode == 0, run.output
         assert not site.home.exists(), verb
@@ -71,11 +66,28 @@ def test_a_converged_pair_answers_through_both_ranks(pair: Site) -> None:
         assert json.load(models)["data"][0]["id"] == "GLM-5.3-Flash-miniature"
 
 
+def test_a_second_run_changes_nothing_and_starts_nothing(pair: Site) -> None:
+    before = pair.live()
+    run = pair.converge()
+    assert (run.changed, pair.pids()) == (0, before)
+
+
 def test_a04_a_check_on_a_live_pair_finds_nothing_to_do(pair: Site) -> None:
     before = pair.live()
     run = pair.run("site", "--check", "--diff")
     assert (run.returncode, run.changed, pair.pids()) == (0, 0, before)
     assert "serves as wanted" in run.told("Say how the pair serves")
+
+
+def test_a_check_of_a_changed_setting_shows_the_change_and_touches_nothing(pair: Site) -> None:
+    before = pair.live()
+    run = pair.run("site", "--check", "--diff", max_tokens=777)
+    assert run.returncode == 0, run.output
+    difference = run.result("Start the rank")["diff"]
+    # As an argument of its own: the digits alone may be part of a digest.
+    assert '"777"' in difference["after"]
+    assert '"777"' not in difference["before"]
+    assert pair.pids() == before
 
 
 def test_a_changed_setting_replaces_both_ranks_once(pair: Site) -> None:
@@ -89,6 +101,7 @@ def test_a_changed_setting_replaces_both_ranks_once(pair: Site) -> None:
     [
         ("site", {"extra_args": ["--no-such-argument"]}, "the engine refuses the arguments of rank0"),
         ("site", {"engine_command": ["/nowhere/sparkpair"]}, "does not work (No such file or directory)"),
+        ("restart", {"context": "many"}, '"many" is not a whole number'),
         ("restart", {"model": "/nowhere/model"}, "the checkpoint directory /nowhere/model does not exist"),
     ],
 )
@@ -160,6 +173,10 @@ def test_a_teardown_leaves_no_process_and_no_port_and_keeps_what_the_user_has_an
     assert pair.logs(HEAD)
     assert "kept in" in run.told("Say what is left")
     assert pair.run("teardown").changed == 0
+
+    stopped = pair.run("status")
+    assert (stopped.returncode, stopped.changed) == (0, 0)
+    assert f"{WORKER}: rank 1 was not started" in stopped.told("Say how the pair is")
 
 
 def test_the_playbooks_run_by_their_full_names_from_anywhere(tmp_path: Path) -> None:

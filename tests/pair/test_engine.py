@@ -69,16 +69,17 @@ def test_power_that_fails_on_one_machine_ends_the_other_rank_by_name_and_the_nex
 ) -> None:
     head, worker = pair[HEAD], pair[WORKER]
     wanted = said(ask(head))
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
         worker.power_cut()
         lost = pool.submit(ask, head)
         head.run(f"docker wait {NAME}", limit_s=600)
         with pytest.raises((urllib.error.HTTPError, urllib.error.URLError, ConnectionError)):
             lost.result()
         assert "rank 1" in head.run(f"docker logs {NAME} 2>&1 | grep fatal").stdout
-    worker.power_on()
-    # The link has kept its addresses.
-    plays.live(manage_link=False)
+        # Both come back, the one from a power cut, the other from a reboot.
+        for done in (pool.submit(worker.power_on), pool.submit(head.reboot)):
+            done.result()
+    plays.live()
     assert said(ask(head)) == wanted
     saved = "zcat .local/state/sparkpair/spark-head/logs/*rank0*.gz | grep -c fatal"
     assert int(head.run(saved).stdout) >= 1

@@ -13,20 +13,13 @@ import sys
 import pytest
 from openai import APIError, OpenAI
 from sparkpair.checkpoint.miniature import write_miniature
-from sparkpair.cli import build_parser, serve_settings
-from sparkpair.comm.control import first_difference
-from sparkpair.serve import facts_to_compare, prepare
 
 from tests.engine.pair.ranks import LOOPBACK, Rank, running
 
 pytestmark = pytest.mark.pair
 
-# Both read a checkpoint with the same functions; the check takes a tenth of the time.
-SERVED: list[str] = []
-CHECKED = ["--check-args"]
 
-
-@pytest.mark.parametrize(("world", "victim"), [(2, 0), (3, 1)])
+@pytest.mark.parametrize(("world", "victim"), [(2, 0), (2, 1), (3, 1), (3, 2)])
 def test_a_killed_rank_ends_the_others_by_name_long_before_it_counts_as_late(
     miniature: pathlib.Path, world: int, victim: int
 ) -> None:
@@ -52,7 +45,16 @@ def test_a_rank_killed_during_a_reply_ends_the_stream_with_an_error_event(miniat
             with pytest.raises(APIError, match=r"rank 1 on .* left"):
                 list(stream)
         assert ranks.ranks[0].exit_code() == 4
-        assert ranks.ranks[0].wait_for("fatal: ").startswith("fatal: rank 1 ")
+
+
+def test_a_stopped_server_ends_every_rank_cleanly_and_frees_its_ports(miniature: pathlib.Path) -> None:
+    with running(miniature, 2) as ranks:
+        ranks.start_all()
+        ranks.stop(0)
+        assert [ranks.ranks[rank].exit_code() for rank in (0, 1)] == [0, 0]
+        for port in (ranks.port, ranks.master_port):
+            with pytest.raises(ConnectionRefusedError), socket.create_connection((LOOPBACK, port)):
+                pass
 
 
 def test_a_follower_asked_to_stop_says_so_before_it_goes(miniature: pathlib.Path) -> None:
@@ -81,13 +83,13 @@ def test_ranks_with_different_checkpoints_refuse_by_name(miniature: pathlib.Path
             assert "rank 1 on" in ranks.ranks[rank].wait_for("disagrees with rank 0 about the checkpoint's files")
 
 
-def test_a_different_window_is_a_difference_to_refuse(miniature: pathlib.Path) -> None:
-    def facts(context: str) -> dict[str, str]:
-        settings = serve_settings(build_parser().parse_args(["serve", str(miniature), "--context", context]))
-        return facts_to_compare(settings, prepare(settings))
-
-    assert first_difference(facts("8192"), facts("8192")) is None
-    assert first_difference(facts("8192"), facts("4096")) == ("--context", "8192", "4096")
+def test_ranks_with_different_windows_refuse_by_name(miniature: pathlib.Path) -> None:
+    with running(miniature, 2) as ranks:
+        ranks.start(1, "--context", "4096")
+        ranks.start(0)
+        line = ranks.ranks[1].wait_for("fatal: ")
+        assert "about --context: rank 0 has 8192, rank 1 has 4096" in line
+        assert ranks.ranks[0].exit_code() == 4
 
 
 def test_a_rank_that_never_comes_is_named(miniature: pathlib.Path) -> None:
@@ -124,32 +126,27 @@ def test_a_window_that_does_not_fit_names_the_largest_that_does(tmp_path: pathli
 
 
 @pytest.mark.parametrize(
-    ("damage", "reason", "flags"),
+    ("damage", "reason"),
     [
-        (lambda model: (model / "config.json").unlink(), "there is no config.json in it", CHECKED),
-        (lambda model: (model / "model-00002-of-00002.safetensors").unlink(), "weight files are missing", CHECKED),
+        (lambda model: (model / "config.json").unlink(), "there is no config.json in it"),
+        (lambda model: (model / "model-00002-of-00002.safetensors").unlink(), "weight files are missing"),
         (
             lambda model: (model / "model-00002-of-00002.safetensors").write_bytes(b"x" * 1000),
             "is truncated or not a safetensors file",
-            SERVED,
         ),
-        (lambda model: (model / "tokenizer.json").unlink(), "tokenizer.json", CHECKED),
-        (lambda model: (model / "chat_template.jinja").unlink(), "chat_template.jinja", SERVED),
-        (
-            lambda model: (model / "config.json").write_text(json.dumps({"model_type": "llama"})),
-            "serves glm5_next",
-            CHECKED,
-        ),
+        (lambda model: (model / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda model: (model / "chat_template.jinja").unlink(), "chat_template.jinja"),
+        (lambda model: (model / "config.json").write_text(json.dumps({"model_type": "llama"})), "serves glm5_next"),
     ],
     ids=["no configuration", "missing file", "truncated file", "no tokenizer", "no template", "another model"],
 )
 def test_a_damaged_checkpoint_is_one_line_with_the_path_and_no_trace(
-    miniature: pathlib.Path, tmp_path: pathlib.Path, damage: object, reason: str, flags: list[str]
+    miniature: pathlib.Path, tmp_path: pathlib.Path, damage: object, reason: str
 ) -> None:
     model = pathlib.Path(shutil.copytree(miniature, tmp_path / "damaged"))
     damage(model)  # type: ignore[operator]
     with running(model, 1) as ranks:
-        rank = ranks.start(0, *flags)
+        rank = ranks.start(0)
         assert rank.exit_code() == 2
         line = rank.wait_for("error: ")
         assert reason in line

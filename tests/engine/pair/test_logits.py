@@ -35,7 +35,7 @@ def one_rank(miniature: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
     return logits(miniature, tmp_path_factory.mktemp("logits"))
 
 
-@pytest.mark.parametrize("arguments", [["--tp", "3"], ["--tp", "2", "--step"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["--tp", "2"], ["--tp", "3"], ["--tp", "2", "--step"]], ids=" ".join)
 def test_more_ranks_give_the_greedy_tokens_of_one(
     miniature: pathlib.Path,
     tmp_path: pathlib.Path,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import pathlib
 import signal
-import socket
 import urllib.request
 from collections.abc import Iterator
 
@@ -15,7 +14,7 @@ from openai import APIError, OpenAI, Stream
 from openai.types import Completion
 
 from tests.engine.devices import DEVICE
-from tests.engine.pair.ranks import LOOPBACK, World, running
+from tests.engine.pair.ranks import World, running
 
 pytestmark = pytest.mark.pair
 
@@ -44,7 +43,7 @@ def freeze_in_a_step(world: World, rank: int, witness: int, stream: Iterator[Com
     raise AssertionError("no step in twenty attempts")
 
 
-def test_o10_a_frozen_rank_is_named_with_all_stacks_and_nothing_is_lost_when_it_goes_on_to_a_clean_end(
+def test_o10_a_frozen_rank_is_named_with_all_stacks_and_nothing_is_lost_when_it_goes_on(
     miniature: pathlib.Path,
 ) -> None:
     with running(miniature, 3, *LIMIT) as world, client(world) as api:
@@ -78,9 +77,6 @@ def test_o10_a_frozen_rank_is_named_with_all_stacks_and_nothing_is_lost_when_it_
         assert "".join(chunk.choices[0].text for chunk in found) == expected
         world.stop(0)
         assert [world.ranks[rank].exit_code() for rank in range(3)] == [0, 0, 0]
-        for port in (world.port, world.master_port):
-            with pytest.raises(ConnectionRefusedError), socket.create_connection((LOOPBACK, port)):
-                pass
 
 
 @pytest.mark.parametrize("victim", [0, 1])

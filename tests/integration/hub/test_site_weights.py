@@ -106,8 +106,9 @@ def test_a_check_brings_nothing_and_the_run_brings_everything_once(pair: Pair) -
 
 def test_a_second_run_changes_nothing_and_asks_nobody(pair: Pair) -> None:
     pair.hub.asked.clear()
-    again = pair.weights()
-    assert (again.returncode, again.changed) == (0, 0), again.output
+    for arguments in ((), ("--check", "--diff")):
+        again = pair.weights(*arguments)
+        assert (again.returncode, again.changed) == (0, 0), again.output
     assert pair.hub.asked == []
 
 
