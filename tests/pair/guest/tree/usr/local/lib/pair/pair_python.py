@@ -25,7 +25,7 @@ PLACE = "/run/pair-python"
 _MOST_BYTES = 1 << 17
 _IMPORTED = (
     *("base64", "zipfile", "ssl", "urllib.request", "http.client", "concurrent.futures", "ipaddress", "fcntl"),
-    *("dataclasses", "hashlib", "runpy", "selectors", "uuid", "yaml", "pair_compiled"),
+    *("dataclasses", "hashlib", "runpy", "selectors", "uuid", "yaml"),
     *("ansible.module_utils.basic", "ansible.module_utils._internal._ansiballz._loader"),
     *("ansible.module_utils.common.file", "ansible.module_utils.common.dict_transformations"),
 )
