@@ -346,7 +346,10 @@ def _follow(
 ) -> int:
     link = FollowerLink(settings.rank, settings.master, settings.master_port, settings.join_timeout)
 
+    leaving = threading.Event()
+
     def leave() -> None:
+        leaving.set()
         link.leave("it was asked to stop (SIGTERM)")
         os._exit(0)
 
@@ -380,5 +383,9 @@ def _follow(
     except Exception as error:
         link.leave(f"it failed: {error}")
         raise
+    finally:
+        if leaving.is_set():
+            # What was lost is what this rank has let go itself; the signals' thread is about to end the process.
+            threading.Event().wait()
     say("stopped")
     return 0
