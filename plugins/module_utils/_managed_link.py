@@ -28,13 +28,16 @@ def planned(netdevs: Iterable[Mapping[str, Any]], networks: Sequence[str], rank:
 
     A port has `netdev`, `address` (with its prefix length) and `network`. Raises NoPort.
     """
+    rdma = [port for port in netdevs if port["devices"]]
     cabled = sorted(
-        (port["name"] for port in netdevs if port["devices"] and port["up"]),
+        (port["name"] for port in rdma if port["up"]),
         key=lambda name: (name.startswith("enP"), name),
     )
     if not cabled:
+        seen = f"without one: {', '.join(port['name'] for port in rdma)}" if rdma else "it has no RDMA port"
         raise NoPort(
-            "no RDMA port of this host has a live cable; connect the hosts' ports, or set sparkpair_link to tcp"
+            f"no RDMA port of this host has a live cable ({seen}); connect the hosts' ports, or set sparkpair_link to "
+            "tcp"
         )
     first = PORT_NAME.match(cabled[0])
     halves = [

@@ -12,14 +12,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.plays import Played, play
+from tests.waiting import until
 
 # Says that it runs, so that a test can wait for what it does after.
 PATIENT = "import time; print('up', flush=True); time.sleep(600)"
@@ -61,15 +61,6 @@ class Rank:
     def wait_for(self, words: str) -> str:
         """Wait until the log holds `words`, and return it."""
         return until(lambda: words in (text := (self.directory / "rank.log").read_text()) and text)
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait until a condition of the outside world holds, and return its value."""
-    deadline = time.monotonic() + 20
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
-    return value
 
 
 def runs(pid: int) -> bool:

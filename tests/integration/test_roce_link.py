@@ -6,6 +6,7 @@ Only /sys is a tree of our own, because no virtual cable has an RDMA device.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -18,13 +19,14 @@ import pytest
 from tests.integration.plays import Played, play
 from tests.unit.plugins.module_utils.settings_files import effective, plan_of
 from tests.unit.plugins.module_utils.spark_nodes import Port, write_sysfs
+from tests.waiting import until
 
 HOSTS = ("head", "worker")
 LINK, TWIN = "enp1s0f0np0", "enP2p1s0f0np0"
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 
 class Cabled:
@@ -46,6 +48,12 @@ class Cabled:
             if address:
                 ip("-n", space, "addr", "add", f"{address}/24", "dev", netdev)
             self.ports[host].append(Port(netdev, address, mtu=mtu, soft=soft))
+        until(lambda: all(self.carries(space, netdev) for space in self.spaces.values()))
+
+    @staticmethod
+    def carries(space: str, netdev: str) -> bool:
+        """Whether the kernel has told the port's own state; it does so a while after the last command has returned."""
+        return json.loads(ip("-n", space, "-j", "link", "show", netdev))[0]["operstate"] == "UP"
 
     def remove(self) -> None:
         for space in self.spaces.values():

@@ -21,7 +21,7 @@ from ansible_collections.sparkpair.serving.plugins.module_utils import _image, _
 from tests.integration.docker.daemons import BASE, Daemon
 from tests.integration.plays import Played, play
 from tests.integration.site import HEAD, WORKER, free_ports
-from tests.integration.test_rank_process import until
+from tests.waiting import until
 
 NAME = "toy-engine:1"
 BASE_WITH_PIP = "sparkpair-test-pip:1"
