@@ -134,7 +134,7 @@ def test_a_second_run_and_a_check_change_nothing_and_status_says_who_looks_after
 
 
 def test_o06_either_machine_may_be_rebooted_and_both_in_either_order(pair: Supervised) -> None:
-    for order in ((pair.worker,), (pair.head, pair.worker)):
+    for order in ((pair.worker,), (pair.head, pair.worker), (pair.worker, pair.head)):
         before = pair.pids()
         counts = [machine.starts() for machine in order]
         for machine in order:
