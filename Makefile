@@ -77,7 +77,7 @@ test-molecule: $(VENV)/.dev ## Play the rehearsal's whole life with molecule
 # --- a virtual pair: see docs/virtual_pair.md -------------------------------------------------------------------------
 
 .PHONY: test-pair
-test-pair: $(VENV)/.dev ## Converge two virtual machines and let everything go wrong (needs root, half an hour)
+test-pair: $(VENV)/.dev ## Converge two virtual machines and let everything go wrong (needs root, 23 minutes)
 	SPARKPAIR_PAIR_OWNER=$$$$ PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test --scenario-name pair
 
 # Three for a ring of three machines.
@@ -85,7 +85,7 @@ MACHINES ?= 2
 
 .PHONY: pair-up
 pair-up: $(VENV)/.dev ## Start two virtual machines with RDMA, NFS, Docker and ssh (needs root); MACHINES=3 starts three
-	$(BIN)/python -m tests.pair up --machines $(MACHINES)
+	$(BIN)/python -m tests.pair up --machines $(MACHINES) $(if $(filter 3,$(MACHINES)),--addressed)
 
 .PHONY: pair-down
 pair-down: $(VENV)/.dev ## End the virtual machines; their disks are kept for the next time

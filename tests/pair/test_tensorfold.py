@@ -79,7 +79,11 @@ def test_a_twin_that_is_unaddressed_or_has_another_mtu_or_no_cable_is_left_out_o
     bare = looked()
     worker.run("sudo netplan apply")
     assert [rails(run) for run in (found, unplugged, bare)] == [one, one, one]
-    assert "is up and has no IPv4 address" in bare.output
+    unaddressed = "is up and has no IPv4 address"
+    assert unaddressed in bare.output
+    # A port without a cable has lost its address, too; it is the other end that is told.
+    assert "has no partner in its subnet" in unplugged.output
+    assert unaddressed not in unplugged.output
 
 
 def test_a_link_that_loses_everything_is_refused_and_what_serves_goes_on(pair: dict[str, Machine]) -> None:
