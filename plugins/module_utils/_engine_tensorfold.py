@@ -125,7 +125,7 @@ def document(
     head = next(iter(link["nodes"]))
     shared = settings["nfs_path"] or cache_path(settings, homes[head])
     borrowed = entry["rank"] > 0 and settings["worker_weights"] == "nfs"
-    volume = _nfs_volume(settings, shared, link["nfs_server"]) if borrowed else None
+    volume = _nfs_volume(settings, shared, node["head_address"]) if borrowed else None
     result = {
         "name": settings["container_name"],
         "rank": entry["rank"],

@@ -53,9 +53,9 @@ def plain(plan: Mapping[str, Any], api_host: str, nodes: Nodes | None = None) ->
     """Return a link of plain TCP, over the addresses of the plan or, where it has none, those the names lead to.
 
     `api_host` is the head's bind address. The result has `transport`, `rdma`, `rendezvous` (the head's address for
-    the other ranks), `advertised` (the head's address for clients), `nfs_server` (the head's for the workers' mounts),
-    `nodes` and `note`, a sentence for people. A node has `address` and, as far as they are known, `netdev`,
-    `socket_netdev`, `devices` (its rails, the link first), `gid_index` and `mtu`.
+    the other ranks), `advertised` (the head's address for clients), `nodes` and `note`, a sentence for people. A node
+    has `address`, `head_address` (the head's for this host, on the cable between them) and, as far as they are known,
+    `netdev`, `socket_netdev`, `devices` (its rails, the link first), `gid_index` and `mtu`.
     """
     hosts = [entry["host"] for entry in plan["ranks"]]
     found = {entry["host"]: entry["address"] or _named(entry, hosts, nodes or {}) for entry in plan["ranks"]}
@@ -63,8 +63,8 @@ def plain(plan: Mapping[str, Any], api_host: str, nodes: Nodes | None = None) ->
         note = f"loopback: all {plan['world_size']} ranks are on one machine and talk plain TCP, without RDMA"
     else:
         note = f"plain TCP, without RDMA: {', '.join(f'{host} {address}' for host, address in found.items())}"
-    result = {host: _node(address) for host, address in found.items()}
-    return _link(plan, api_host, TCP, result, found[hosts[0]], found[hosts[0]], note)
+    result = {host: _node(address, found[hosts[0]]) for host, address in found.items()}
+    return _link(plan, api_host, TCP, result, found[hosts[0]], note)
 
 
 def nameless(link: Mapping[str, Any]) -> list[Finding]:
@@ -116,19 +116,20 @@ def measured(plan: Mapping[str, Any], api_host: str, nodes: Nodes, found: Sequen
     ordinary address is where they meet, and every device toward any other host is used.
     """
     hosts = list(nodes)
+    head = hosts[0]
+    toward = {pairing.hosts[1]: pairing.rails[0].first.address for pairing in found if pairing.hosts[0] == head}
     result = {}
     for host in hosts:
         ports = _ports_of(host, found)
         indexes = {port.gid_index for port in ports}
         result[host] = {
-            **_node(ports[0].address),
+            **_node(ports[0].address, toward.get(host, ports[0].address)),
             "netdev": ports[0].netdev,
             "socket_netdev": ports[0].netdev if len(hosts) == 2 else nodes[host]["default"]["netdev"],
             "devices": [port.device for port in ports],
             "gid_index": indexes.pop() if len(indexes) == 1 else None,
             "mtu": min(port.mtu for port in ports),
         }
-    head = hosts[0]
     meet = result[head]["address"] if len(hosts) == 2 else nodes[head]["default"]["source"]
     told = [
         f"{host} {node['address']} on {node['netdev']} ({', '.join(node['devices'])}, GID index {node['gid_index']})"
@@ -137,7 +138,7 @@ def measured(plan: Mapping[str, Any], api_host: str, nodes: Nodes, found: Sequen
     rails = min(len(pairing.rails) for pairing in found)
     note = f"RoCE, {rails} {'rail' if rails == 1 else 'rails'}: {'; '.join(told)}"
     note += "".join(f"; {text}" for pairing in found for text in pairing.notes)
-    return _link(plan, api_host, ROCE, result, meet, result[head]["address"], note)
+    return _link(plan, api_host, ROCE, result, meet, note)
 
 
 def _pair(
@@ -229,21 +230,21 @@ def _ports_of(host: str, found: Sequence[Pairing]) -> list[_rails.Port]:
 
 
 def _link(
-    plan: Mapping[str, Any], api_host: str, transport: str, nodes: dict[str, Any], meet: str, nfs_server: str, note: str
+    plan: Mapping[str, Any], api_host: str, transport: str, nodes: dict[str, Any], meet: str, note: str
 ) -> dict[str, Any]:
     return {
         "transport": transport,
         "rdma": transport == ROCE,
         "rendezvous": meet,
         "advertised": _advertised(api_host, plan["ranks"][0]["connection"], nodes[plan["ranks"][0]["host"]]["address"]),
-        "nfs_server": nfs_server,
         "nodes": nodes,
         "note": note,
     }
 
 
-def _node(address: str) -> dict[str, Any]:
-    return {"address": address, "netdev": "", "socket_netdev": "", "devices": [], "gid_index": None, "mtu": None}
+def _node(address: str, head_address: str) -> dict[str, Any]:
+    known = {"address": address, "head_address": head_address}
+    return {**known, "netdev": "", "socket_netdev": "", "devices": [], "gid_index": None, "mtu": None}
 
 
 def _named(entry: Mapping[str, Any], hosts: Sequence[str], nodes: Nodes) -> str:

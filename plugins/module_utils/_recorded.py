@@ -36,15 +36,15 @@ def link(data: Mapping[str, Any], hosts: Sequence[str], one_rail: bool) -> dict[
 
     `hosts` are in rank order. Two hosts meet on their cable, more on the head's ordinary network.
     """
+    head = hosts[0]
+    address = data["hosts"][head]["link"]["address"]
     nodes = {}
     for host in hosts:
-        node = data["hosts"][host]["link"]
+        node = {"head_address": address, **data["hosts"][host]["link"]}
         devices = list(node["devices"][:1] if one_rail else node["devices"])
         nodes[host] = {**node, "devices": devices, "socket_netdev": node.get("socket_netdev") or node["netdev"]}
-    head = hosts[0]
-    address = nodes[head]["address"]
     meet = address if len(hosts) == 2 else data["hosts"][head]["lan_address"]
-    return {"transport": "roce", "rdma": True, "rendezvous": meet, "nfs_server": address, "nodes": nodes}
+    return {"transport": "roce", "rdma": True, "rendezvous": meet, "nodes": nodes}
 
 
 def _rails(recorded: Mapping[str, Any], hosts: Sequence[str]) -> list[str]:
@@ -132,6 +132,7 @@ _HOST: dict[str, Any] = {
     "lan_address?": _address,
     "link": {
         "address": _address,
+        "head_address?": _address,
         "netdev": _text,
         "devices": _names,
         "gid_index": _count_or_none,

@@ -45,7 +45,7 @@ def document(
             "netdev": node["netdev"],
             "devices": list(node["devices"]),
             "gid": bool(container) and GID_INDEX in container["arguments"]["env"],
-            "reach": [[link["nfs_server"], _NFS_PORT]] if remote else [],
+            "reach": [[node["head_address"], _NFS_PORT]] if remote else [],
             "paths": _paths(spec["argv"], mounts),
         },
     }

@@ -59,18 +59,16 @@ link:
       description: The head's address for clients.
       type: str
       sample: 198.51.100.7
-    nfs_server:
-      description: The head's address for the workers' mounts.
-      type: str
-      sample: 192.0.2.1
     nodes:
       description:
-        - Every host's C(address) on the link, its C(netdev), the C(socket_netdev) for the bootstrap, the RDMA
-          C(devices) of its rails in the same order on all hosts, the C(gid_index) and the C(mtu), as far as known.
+        - Every host's C(address) on the link, the C(head_address) by which it reaches the head, its C(netdev), the
+          C(socket_netdev) for the bootstrap, the RDMA C(devices) of its rails in the same order on all hosts, the
+          C(gid_index) and the C(mtu), as far as known.
       type: dict
       sample:
         spark-head:
           address: 192.0.2.1
+          head_address: 192.0.2.1
           netdev: enp1s0f0np0
           socket_netdev: enp1s0f0np0
           devices: [rocep1s0f0, roceP2p1s0f0]

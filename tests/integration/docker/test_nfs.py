@@ -36,10 +36,7 @@ def test_the_export_is_read_only_and_for_the_other_hosts_alone(tmp_path: Path, n
     common = {
         "__settings_resolved": {"settings": own},
         "__roce_link_addresses": {
-            "link": {
-                "nfs_server": "192.0.2.1",
-                "nodes": {host: {"address": address} for host, address in addresses.items()},
-            }
+            "link": {"nodes": {host: {"address": address} for host, address in addresses.items()}}
         },
         "__preflight_probe": {"probe": {"hf_cache": "/home/spark/my cache"}},
     }

@@ -308,10 +308,11 @@ def test_one_function_decides_every_address_of_a_pair() -> None:
     nodes = two(*ONE)
     found = plan("", "")
     link = _link.measured(found, "0.0.0.0", nodes, proved(nodes, found))
-    assert (link["transport"], link["rendezvous"], link["nfs_server"]) == ("roce", "192.0.2.1", "192.0.2.1")
+    assert (link["transport"], link["rendezvous"]) == ("roce", "192.0.2.1")
     assert link["advertised"] == "198.51.100.1"
     assert link["nodes"][WORKER] == {
         "address": "192.0.2.2",
+        "head_address": "192.0.2.1",
         "netdev": "enp1s0f0np0",
         "socket_netdev": "enp1s0f0np0",
         "devices": ["rocep1s0f0"],
@@ -330,6 +331,8 @@ def test_three_hosts_meet_on_the_lan_and_use_every_device_toward_any_other() -> 
     found = plan("", "", "")
     link = _link.measured(found, "0.0.0.0", nodes, proved(nodes, found))
     assert link["rendezvous"] == "198.51.100.1"
+    # A ring has a cable between every two hosts, and the head another address on each.
+    assert [each["head_address"] for each in link["nodes"].values()] == ["192.0.2.1", "192.0.2.1", "203.0.113.1"]
     for each in link["nodes"].values():
         assert (each["socket_netdev"], sorted(each["devices"])) == ("enP7s7", ["rocep1s0f0", "rocep1s0f1"])
         assert each["gid_index"] == 3

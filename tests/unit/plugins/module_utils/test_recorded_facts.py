@@ -32,7 +32,11 @@ def test_a_file_of_another_kind_says_what_is_expected(data: Any) -> None:
         ("link.address", "spark", "'spark' is no IPv4 address"),
         ("link.devices", [], "[] is not a list of one or more names"),
         ("link.gid_index", -1, "-1 is not a whole number from 0 up"),
-        ("link.gid", 3, "there is no such fact; known are address, devices, gid_index, mtu, netdev, socket_netdev"),
+        (
+            "link.gid",
+            3,
+            "there is no such fact; known are address, devices, gid_index, head_address, mtu, netdev, socket_netdev",
+        ),
         ("disk.one_disk", "yes", "'yes' is neither true nor false"),
         ("weights", 5, "it is no mapping"),
         ("image_patches", None, "None is not text"),
