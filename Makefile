@@ -77,7 +77,7 @@ test-molecule: $(VENV)/.dev ## Play the rehearsal's whole life with molecule
 # --- a virtual pair: see docs/virtual_pair.md -------------------------------------------------------------------------
 
 .PHONY: test-pair
-test-pair: $(VENV)/.dev ## Converge two virtual machines and let everything go wrong (needs root, 23 minutes)
+test-pair: $(VENV)/.dev ## Converge two virtual machines and let everything go wrong (needs root, 24 minutes)
 	SPARKPAIR_PAIR_OWNER=$$$$ PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/molecule test --scenario-name pair
 
 # Three for a ring of three machines.
