@@ -85,7 +85,7 @@ MACHINES ?= 2
 
 .PHONY: pair-up
 pair-up: $(VENV)/.dev ## Start two virtual machines with RDMA, NFS, Docker and ssh (needs root); MACHINES=3 starts three
-	$(BIN)/python -m tests.pair up --machines $(MACHINES) $(if $(filter 3,$(MACHINES)),--addressed)
+	$(BIN)/python -m tests.pair up --machines $(MACHINES)
 
 .PHONY: pair-down
 pair-down: $(VENV)/.dev ## End the virtual machines; their disks are kept for the next time

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ def test_a_job_with_a_surveys_answers_brings_the_pair_up_and_down(tmp_path: Path
         live = job(site, tmp_path / "site-job", "site", context="4096", thinking="no", parallel="", kv="")
         assert live.status == "successful", live.stdout.read()
         assert "window    4096 tokens" in told(live, "Say how the pair serves")
+        # The ranks outlive the job, which ends everything else that it has started.
+        with urllib.request.urlopen(f"http://127.0.0.1:{site.port}/v1/models", timeout=10) as models:
+            assert models.status == 200
         again = job(site, tmp_path / "again", "site", context="4096", thinking="no")
         assert sum(again.stats["changed"].values()) == 0
     finally:

@@ -17,7 +17,7 @@ def main() -> int:
     up = verbs.add_parser("up", help="start the machines; they run until `down`")
     up.add_argument("--machines", type=int, choices=(2, 3), default=2)
     up.add_argument("--owner", type=int, default=0, help="process with which they end")
-    up.add_argument("--addressed", action="store_true", help="give the fabric ports their addresses, too")
+    up.add_argument("--addressed", action="store_true", help="address the fabric ports, as a ring's always are")
     verbs.add_parser("down", help="end the machines")
     verbs.add_parser("equip", help="give the head what the others have not, and all a small checkpoint")
     verbs.add_parser("disk", help="make the disks, if they are not made yet")
@@ -27,7 +27,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.verb == "up":
         found = machines.up(options.machines, options.owner)
-        if options.addressed:
+        # No play gives a ring its addresses.
+        if options.addressed or options.machines > 2:
             machines.give_addresses(found)
         for name, machine in found.items():
             print(f"{name} is up: ssh -F .cache/pair/ssh_config {name}; its port 8888 is {machine.api}")

@@ -45,6 +45,7 @@ def test_a_rank_killed_during_a_reply_ends_the_stream_with_an_error_event(miniat
             with pytest.raises(APIError, match=r"rank 1 on .* left"):
                 list(stream)
         assert ranks.ranks[0].exit_code() == 4
+        assert ranks.ranks[0].wait_for("fatal: ").startswith("fatal: rank 1 ")
 
 
 def test_a_stopped_server_ends_every_rank_cleanly_and_frees_its_ports(miniature: pathlib.Path) -> None:

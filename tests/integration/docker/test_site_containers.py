@@ -74,6 +74,7 @@ def test_only_a_change_replaces_the_ranks_and_a_check_of_it_replaces_none(sparks
     before = sparks.ids()
     checked = sparks.run("site", "--check", "--diff", max_tokens=4096)
     assert checked.returncode == 0, checked.output
+    assert "4096" in json.dumps(checked.result("Start the rank")["diff"])
     assert checked.changed > 0
     assert sparks.ids() == before
     # A mistake that only the engine knows leaves the running pair alone.
@@ -84,8 +85,9 @@ def test_only_a_change_replaces_the_ranks_and_a_check_of_it_replaces_none(sparks
     changed = sparks.converge(max_tokens=4096)
     assert changed.changed > 0
     assert not set(sparks.ids()) & set(before)
-    for host in (HEAD, WORKER):
-        assert len(sparks.saved(host)) == 1
+    for rank, host in enumerate((HEAD, WORKER)):
+        (saved,) = sparks.saved(host)
+        assert f"rank {rank} ready in" in saved
 
 
 def test_the_live_pair_shows_what_it_is_for(sparks: Sparks, tmp_path: Path) -> None:
